@@ -1,0 +1,375 @@
+#include "pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "simd.h"
+
+namespace hybridrec {
+namespace {
+
+using Chunks = std::vector<const Chunk*>;
+
+float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1F, fraction = half & 0x3FF;
+  uint32_t bits;
+  if (exponent == 31) {
+    bits = sign | 0x7F800000 | (fraction << 13);
+  } else if (exponent != 0) {
+    bits = sign | ((exponent + 112) << 23) | (fraction << 13);
+  } else {  // zero and subnormals: fraction * 2^-24, exact in float
+    const float value = static_cast<float>(fraction) * 5.9604644775390625e-8f;
+    std::memcpy(&bits, &value, 4);
+    bits |= sign;
+  }
+  float out;
+  std::memcpy(&out, &bits, 4);
+  return out;
+}
+
+template <typename In, typename Out>
+HYBRIDREC_SIMD void convert_run(const In* in, Out* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(in[i]);
+}
+
+// Elements [first, first + n) of `values` as Out, nulls not yet considered.
+template <typename Out>
+void convert(const Values& values, int64_t first, int64_t n, Out* out) {
+  const auto run = [&](auto tag) {
+    using In = decltype(tag);
+    const In* in = static_cast<const In*>(values.data) + first;
+    if constexpr (std::is_same_v<In, Out>) {
+      std::memcpy(out, in, n * sizeof(Out));
+    } else {
+      convert_run(in, out, n);
+    }
+  };
+  if (n == 0) return;
+  switch (values.kind) {
+    case Kind::Int8: run(int8_t{}); break;
+    case Kind::UInt8: run(uint8_t{}); break;
+    case Kind::Int16: run(int16_t{}); break;
+    case Kind::UInt16: run(uint16_t{}); break;
+    case Kind::Int32: run(int32_t{}); break;
+    case Kind::UInt32: run(uint32_t{}); break;
+    case Kind::Int64: run(int64_t{}); break;
+    case Kind::UInt64: run(uint64_t{}); break;
+    case Kind::Float: run(float{}); break;
+    case Kind::Double: run(double{}); break;
+    case Kind::Half:
+      for (int64_t i = 0; i < n; ++i)
+        out[i] = static_cast<Out>(half_to_float(static_cast<const uint16_t*>(values.data)[first + i]));
+      break;
+    case Kind::Bool:
+      for (int64_t i = 0; i < n; ++i)
+        out[i] = static_cast<Out>(bit(static_cast<const uint8_t*>(values.data), values.offset + first + i));
+      break;
+  }
+}
+
+template <typename Out>
+Out element(const Values& values, int64_t i) {
+  Out out;
+  convert(values, i, 1, &out);
+  return out;
+}
+
+// One id feature of one batch. Rows are visited as runs where they are contiguous, singly where they are gathered.
+class IdWriter {
+ public:
+  IdWriter(const IdField& field, const Chunks& chunks, const Rows& rows) : field_(field), chunks_(chunks), rows_(rows) {
+    for (const Chunk* chunk : chunks) {
+      const Column& column = chunk->column(field.column);
+      clean_ = clean_ && column.validity == nullptr && column.values.validity == nullptr;
+    }
+  }
+
+  // Pass 1: the end of each row's ids, relative to the feature's start; returns their count or -1 on a fault.
+  int64_t measure(int64_t* ends, Fault& fault) const {
+    int64_t total = 0;
+    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t j) {
+      const int64_t n = clean_ ? column.begin(row + 1) - column.begin(row) : length(chunk, column, row, fault);
+      if (n < 0) return false;
+      ends[j] = total += n;
+      return true;
+    };
+    return each_row(visit) ? total : -1;
+  }
+
+  // Pass 1 of a feature with a promised number of ids per row: false on a row that breaks the promise.
+  bool holds(int64_t hotness, Fault& fault) const {
+    const auto shaped = [&](const Chunk* chunk) {
+      const Column& column = chunk->column(field_.column);
+      return column.shape != Shape::List32 && column.shape != Shape::List64 && column.width == hotness;
+    };
+    if (std::all_of(chunks_.begin(), chunks_.end(), shaped)) return true;
+    return each_row([&](int chunk, const Column& column, int64_t row, int64_t) {
+      const int64_t n = length(chunk, column, row, fault);
+      if (n < 0) return false;
+      if (n != hotness) fault = {Fault::What::Width, field_.column, chunk, row, n, hotness};
+      return n == hotness;
+    });
+  }
+
+  // Pass 2: the ids themselves; false on a fault.
+  bool write(int64_t* out, Fault& fault) const {
+    if (clean_) return rows_.row_of == nullptr ? copy_runs(out) : copy_rows(out);
+    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t) {
+      if (column.is_null(row)) {
+        if (field_.null == Null::Error) return fail(fault, Fault::What::NullRow, chunk, row);
+        if (field_.null == Null::Default) out = std::copy(field_.row_default.begin(), field_.row_default.end(), out);
+        return true;
+      }
+      for (int64_t e = column.begin(row), end = column.begin(row + 1); e < end; ++e) {
+        if (!column.values.is_null(e)) {
+          *out++ = element<int64_t>(column.values, e);
+        } else if (field_.element_null == Null::Default) {
+          *out++ = field_.element_default;
+        } else if (field_.element_null == Null::Error) {
+          return fail(fault, Fault::What::NullElement, chunk, row);
+        }
+      }
+      return true;
+    };
+    return each_row(visit);
+  }
+
+  // One float per id. A null row's default ids weigh 1; a dropped element drops its weight.
+  bool write_weights(float* out, Fault& fault) const {
+    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t) {
+      if (column.is_null(row)) {
+        if (field_.null == Null::Default) out = std::fill_n(out, field_.row_default.size(), 1.0f);
+        return true;
+      }
+      const Column& weights = chunks_[chunk]->column(field_.weights);
+      const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
+      const int64_t first = weights.begin(row), found = weights.is_null(row) ? 0 : weights.begin(row + 1) - first;
+      if (found != n) {
+        fault = {Fault::What::WeightCount, field_.weights, chunk, row, found, n};
+        return false;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        if (column.values.is_null(begin + i) && field_.element_null == Null::Empty) continue;
+        if (weights.values.is_null(first + i)) {
+          fault = {Fault::What::NullElement, field_.weights, chunk, row, 0, 0};
+          return false;
+        }
+        *out++ = element<float>(weights.values, first + i);
+      }
+      return true;
+    };
+    return each_row(visit);
+  }
+
+ private:
+  template <typename Visit>
+  bool each_row(Visit&& visit) const {
+    if (rows_.row_of != nullptr) {
+      for (int64_t j = 0; j < rows_.count; ++j) {
+        const int chunk = rows_.chunk_of[j];
+        if (!visit(chunk, chunks_[chunk]->column(field_.column), rows_.row_of[j], j)) return false;
+      }
+      return true;
+    }
+    int64_t j = 0;
+    for (const Run& run : rows_.runs) {
+      const Column& column = chunks_[run.chunk]->column(field_.column);
+      for (int64_t row = run.start; row < run.stop; ++row, ++j)
+        if (!visit(static_cast<int>(run.chunk), column, row, j)) return false;
+    }
+    return true;
+  }
+
+  bool fail(Fault& fault, Fault::What what, int chunk, int64_t row) const {
+    fault = {what, field_.column, chunk, row, 0, 0};
+    return false;
+  }
+
+  int64_t length(int chunk, const Column& column, int64_t row, Fault& fault) const {
+    if (column.is_null(row)) {
+      if (field_.null == Null::Error) return fail(fault, Fault::What::NullRow, chunk, row), -1;
+      return field_.null == Null::Default ? static_cast<int64_t>(field_.row_default.size()) : 0;
+    }
+    const int64_t begin = column.begin(row), end = column.begin(row + 1);
+    if (field_.element_null != Null::Empty || column.values.validity == nullptr) return end - begin;
+    int64_t n = 0;
+    for (int64_t e = begin; e < end; ++e) n += !column.values.is_null(e);
+    return n;
+  }
+
+  bool copy_runs(int64_t* out) const {
+    for (const Run& run : rows_.runs) {
+      const Column& column = chunks_[run.chunk]->column(field_.column);
+      const int64_t begin = column.begin(run.start), n = column.begin(run.stop) - begin;
+      convert(column.values, begin, n, out);
+      out += n;
+    }
+    return true;
+  }
+
+  // Gathered rows lie all over the window: ask for the lines of row j + kAhead while row j is copied.
+  bool copy_rows(int64_t* out) const {
+    constexpr int64_t kAhead = 12;
+    const bool plain = std::all_of(chunks_.begin(), chunks_.end(), [&](const Chunk* chunk) {
+      return chunk->column(field_.column).values.kind == Kind::Int64;
+    });
+    for (int64_t j = 0; j < rows_.count; ++j) {
+      const Column& column = chunks_[rows_.chunk_of[j]]->column(field_.column);
+      const int64_t begin = column.begin(rows_.row_of[j]), n = column.begin(rows_.row_of[j] + 1) - begin;
+      if (!plain) {
+        convert(column.values, begin, n, out);
+      } else {
+        if (j + kAhead < rows_.count) {
+          const Column& next = chunks_[rows_.chunk_of[j + kAhead]]->column(field_.column);
+          const auto* lines = static_cast<const int64_t*>(next.values.data) + next.begin(rows_.row_of[j + kAhead]);
+          __builtin_prefetch(lines);
+          if (field_.hotness < 0) {
+            __builtin_prefetch(lines + 8);
+            __builtin_prefetch(lines + 16);
+          }
+        }
+        const auto* in = static_cast<const int64_t*>(column.values.data) + begin;
+        if (n < 32) {
+          for (int64_t i = 0; i < n; ++i) out[i] = in[i];
+        } else {
+          std::memcpy(out, in, n * sizeof(int64_t));
+        }
+      }
+      out += n;
+    }
+    return true;
+  }
+
+  const IdField& field_;
+  const Chunks& chunks_;
+  const Rows& rows_;
+  bool clean_ = true;  // no null anywhere: lengths are differences of offsets, ids are copied as they lie
+};
+
+// One dense column (or fixed-size list) into its place in a row-major matrix of `stride` floats per row.
+bool write_dense(const DenseField& field, const Chunks& chunks, const Rows& rows, float* matrix, int64_t stride,
+                 Fault& fault) {
+  const auto one = [&](int chunk, int64_t row, float* out) {
+    const Column& column = chunks[chunk]->column(field.column);
+    const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
+    if (column.is_null(row)) {
+      if (field.null == Null::Error) {
+        fault = {Fault::What::NullRow, field.column, chunk, row, 0, 0};
+        return false;
+      }
+      std::copy(field.row_default.begin(), field.row_default.end(), out);
+      return true;
+    }
+    if (n != field.width) {
+      fault = {Fault::What::Width, field.column, chunk, row, n, field.width};
+      return false;
+    }
+    convert(column.values, begin, n, out);
+    if (column.values.validity != nullptr && column.shape != Shape::Scalar)
+      for (int64_t e = 0; e < n; ++e) {
+        if (!column.values.is_null(begin + e)) continue;
+        if (field.null == Null::Error) {
+          fault = {Fault::What::NullElement, field.column, chunk, row, 0, 0};
+          return false;
+        }
+        out[e] = field.row_default[e];
+      }
+    return true;
+  };
+  float* out = matrix + field.at;
+  if (rows.row_of != nullptr) {
+    for (int64_t j = 0; j < rows.count; ++j, out += stride) {
+      const Column& column = chunks[rows.chunk_of[j]]->column(field.column);
+      if (column.shape == Shape::Scalar && column.validity == nullptr && column.values.kind == Kind::Float) {
+        *out = static_cast<const float*>(column.values.data)[rows.row_of[j]];
+      } else if (!one(rows.chunk_of[j], rows.row_of[j], out)) {
+        return false;
+      }
+    }
+    return true;
+  }
+  constexpr int64_t kBlock = 1024;  // convert a cache-sized run, then spread it over the rows
+  float block[kBlock];
+  for (const Run& run : rows.runs) {
+    const Column& column = chunks[run.chunk]->column(field.column);
+    if (column.shape != Shape::Scalar || column.validity != nullptr) {
+      for (int64_t row = run.start; row < run.stop; ++row, out += stride)
+        if (!one(static_cast<int>(run.chunk), row, out)) return false;
+      continue;
+    }
+    for (int64_t row = run.start; row < run.stop; row += kBlock) {
+      const int64_t n = std::min(kBlock, run.stop - row);
+      convert(column.values, row, n, block);
+      for (int64_t i = 0; i < n; ++i, out += stride) *out = block[i];
+    }
+  }
+  return true;
+}
+
+size_t line(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
+
+Packer::Packer(std::vector<IdField> ids, std::vector<DenseField> dense) : ids_(std::move(ids)), dense_(std::move(dense)) {
+  for (const IdField& field : ids_) {
+    ragged_ += field.hotness < 0;
+    weighted_ = weighted_ || field.weights >= 0;
+  }
+  for (const DenseField& field : dense_) width_[field.matrix] += field.width;
+}
+
+std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena& arena, Packed& out) const {
+  const int64_t n = rows.count;
+  Fault fault{};
+  std::vector<IdWriter> writers;
+  writers.reserve(ids_.size());
+  std::vector<int64_t> offsets(ragged_ * (n + 1));
+  int64_t* ends = offsets.data();
+  out.starts.assign(1, 0);
+  for (const IdField& field : ids_) {
+    writers.emplace_back(field, chunks, rows);
+    int64_t count = n * field.hotness;
+    if (field.hotness < 0) {
+      ends[0] = 0;
+      count = writers.back().measure(ends + 1, fault);
+      if (count < 0) return fault;
+      ends += n + 1;
+    } else if (!writers.back().holds(field.hotness, fault)) {
+      return fault;
+    }
+    out.starts.push_back(out.starts.back() + count);
+  }
+
+  const size_t total = out.starts.back();
+  Layout& at = out.layout;
+  at.offsets = 0;
+  at.values = line(offsets.size() * sizeof(int64_t));
+  at.weights = at.values + line(total * sizeof(int64_t));
+  at.matrix[0] = at.weights + (weighted_ ? line(total * sizeof(float)) : 0);
+  at.matrix[1] = at.matrix[0] + line(n * width_[0] * sizeof(float));
+  at.matrix[2] = at.matrix[1] + line(n * width_[1] * sizeof(float));
+  at.bytes = at.matrix[2] + line(n * width_[2] * sizeof(float));
+  std::unique_ptr<Arena::Block> block = arena.take(at.bytes);
+  uint8_t* base = block->data;
+
+  if (!offsets.empty()) std::memcpy(base + at.offsets, offsets.data(), offsets.size() * sizeof(int64_t));
+  auto* values = reinterpret_cast<int64_t*>(base + at.values);
+  auto* weights = reinterpret_cast<float*>(base + at.weights);
+  for (size_t f = 0; f < ids_.size(); ++f) {
+    if (!writers[f].write(values + out.starts[f], fault)) return fault;
+    if (ids_[f].weights >= 0) {
+      if (!writers[f].write_weights(weights + out.starts[f], fault)) return fault;
+    } else if (weighted_) {
+      std::fill(weights + out.starts[f], weights + out.starts[f + 1], 1.0f);
+    }
+  }
+  for (const DenseField& field : dense_) {
+    auto* matrix = reinterpret_cast<float*>(base + at.matrix[field.matrix]);
+    if (!write_dense(field, chunks, rows, matrix, width_[field.matrix], fault)) return fault;
+  }
+  out.block = std::move(block);
+  return std::nullopt;
+}
+
+}  // namespace hybridrec

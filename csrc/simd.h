@@ -1,0 +1,8 @@
+// Run-time choice of SIMD: the loader of the C library picks the best clone of a marked function once.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(HYBRIDREC_NO_CLONES)
+#define HYBRIDREC_SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define HYBRIDREC_SIMD  // other compilers and machines: the portable loop, vectorised as their baseline allows
+#endif

@@ -1,0 +1,49 @@
+"""The command line: `hybridrec COMMAND`, one file per command. Heavy libraries load inside the commands."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+import typer
+
+from hybridrec.cli.convert import convert
+from hybridrec.cli.inspect import inspect
+from hybridrec.cli.outcome import told
+from hybridrec.cli.synth import synth
+
+app = typer.Typer(
+    name="hybridrec",
+    help="Train recommender models on Parquet logs with PyTorch.\n\nStart with: hybridrec synth clicks.parquet",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (inspect, convert, synth):
+    app.command()(told(command))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from hybridrec import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """The console script: exit code 0, 1 for an error, 2 for wrong arguments, 130 for Ctrl-C, 143 for SIGTERM."""
+    # A kill that can be caught unwinds the stack, so that no half-written file stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    app()
+    sys.exit(0)

@@ -1,0 +1,39 @@
+"""How a command ends: errors as one line on stderr with an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+
+P = ParamSpec("P")
+
+
+def told(command: Callable[P, None]) -> Callable[P, None]:
+    """The command, with its errors told to the user: ValueError and OSError exit 1, Ctrl-C exits 130."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader (head, less) went away; keep Python from complaining about it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except (ValueError, OSError) as error:
+            typer.echo(f"error: {_line(error)}", err=True)
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

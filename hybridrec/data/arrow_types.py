@@ -1,0 +1,93 @@
+"""Questions about Arrow types, and their JSON form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+_LISTS = {"list": pa.list_, "large_list": pa.large_list}
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Whether a row holds several values.
+
+    >>> is_list(pa.list_(pa.int8())), is_list(pa.int8())
+    (True, False)
+    """
+    return pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
+
+
+def list_depth(type_: pa.DataType) -> int:
+    """How many lists lie around the element."""
+    return 1 + list_depth(type_.value_type) if is_list(type_) else 0
+
+
+def fixed_size(type_: pa.DataType) -> int | None:
+    """The length of a fixed-size list, else None."""
+    return type_.list_size if pt.is_fixed_size_list(type_) else None
+
+
+def element_type(type_: pa.DataType) -> pa.DataType:
+    """The innermost type: lists and dictionaries taken off."""
+    while is_list(type_) or pt.is_dictionary(type_):
+        type_ = type_.value_type
+    return type_
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """The type without dictionaries and with one kind of list and string: two files agree when these are equal.
+
+    >>> plain_type(pa.dictionary(pa.int32(), pa.large_string()))
+    DataType(string)
+    """
+    if pt.is_dictionary(type_):
+        return plain_type(type_.value_type)
+    if pt.is_fixed_size_list(type_):
+        return pa.list_(plain_type(type_.value_type), type_.list_size)
+    if is_list(type_):
+        return pa.list_(plain_type(type_.value_type))
+    if pt.is_large_string(type_) or pt.is_string_view(type_):
+        return pa.string()
+    return pa.binary() if pt.is_large_binary(type_) or pt.is_binary_view(type_) else type_
+
+
+def type_to_json(type_: pa.DataType) -> Any:
+    """A type as JSON: a name, or an object for what has parts.
+
+    >>> type_to_json(pa.list_(pa.int64()))
+    {'list': 'int64'}
+    """
+    if pt.is_fixed_size_list(type_):
+        return {"fixed_size_list": type_to_json(type_.value_type), "size": type_.list_size}
+    if is_list(type_):
+        return {"large_list" if pt.is_large_list(type_) else "list": type_to_json(type_.value_type)}
+    if pt.is_dictionary(type_):
+        return {"dictionary": type_to_json(type_.value_type)}
+    if pt.is_decimal(type_):
+        return {"decimal": [type_.precision, type_.scale], "bits": type_.bit_width}
+    if pt.is_timestamp(type_):
+        return {"timestamp": type_.unit, "tz": type_.tz}
+    return str(type_)
+
+
+def type_from_json(made: Any) -> pa.DataType:
+    """The inverse of `type_to_json`."""
+    if isinstance(made, str):
+        try:
+            return pa.type_for_alias(made)
+        except ValueError:
+            raise ValueError(f"{made!r} is not the name of an Arrow type (int64, float32, string, ...)") from None
+    if "fixed_size_list" in made:
+        return pa.list_(type_from_json(made["fixed_size_list"]), made["size"])
+    if "dictionary" in made:
+        return pa.dictionary(pa.int32(), type_from_json(made["dictionary"]))
+    if "decimal" in made:
+        return (pa.decimal128 if made["bits"] <= 128 else pa.decimal256)(*made["decimal"])
+    if "timestamp" in made:
+        return pa.timestamp(made["timestamp"], made["tz"])
+    for name, build in _LISTS.items():
+        if name in made:
+            return build(type_from_json(made[name]))
+    raise ValueError(f"{made!r} does not describe an Arrow type")

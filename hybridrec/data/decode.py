@@ -1,0 +1,337 @@
+"""Chunks of Arrow columns into packed batches: the plan is made once from the schema, native code does the copying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+import torch
+
+from hybridrec import _native
+from hybridrec.data.arrow_types import element_type, is_list
+from hybridrec.data.extra import without_nulls
+from hybridrec.data.hashing import SEED
+from hybridrec.data.schema import NULL_ID, Feature, Schema
+from hybridrec.types import Batch, IdBlock, Ragged
+
+Step = Callable[[pa.RecordBatch], pa.RecordBatch]
+_MATRIX = {"dense": 0, "label": 1, "weight": 2}
+
+
+class BadValue(ValueError):
+    """A value in the data that the schema does not allow."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One decoded chunk: native columns for the packer, Arrow columns for `extra`."""
+
+    native: Any
+    extra: dict[str, pa.Array]
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch among its chunks: runs (chunk, start, stop), or an index for each row."""
+
+    count: int
+    runs: list[list[int]] | None = None
+    chunk_of: np.ndarray | None = None  # int32 [count]
+    row_of: np.ndarray | None = None  # int32 [count]
+
+
+class Decoder:
+    """Turns record batches into `Chunk`s and rows of them into `Batch`es, as a schema says.
+
+    `steps` change a record batch before the schema applies (join, restore); `columns` is what they and the schema need
+    from the files. A decoder is immutable and serves many threads; `cache()` is for one row group at a time.
+    """
+
+    def __init__(self, schema: Schema, steps: Sequence[Step] = (), spare: int = 4) -> None:
+        self.schema = schema
+        self.steps = tuple(steps)
+        self._ids = schema.of("id")
+        self._dense = schema.of("dense", "label", "weight")
+        weighing = {feature.weights for feature in self._ids if feature.weights}
+        self._extra = [feature for feature in schema.of("extra") if feature.name not in weighing]
+        packed = [*self._ids, *self._dense, *(schema[name] for name in sorted(weighing))]
+        self._packed = {feature.name: _converter(feature, schema) for feature in packed}
+        self._arena = _native.Arena.create(spare)
+        self._packer = _native.Packer(self._id_fields(), self._dense_fields())
+        self._dense_names = tuple(_column_names(schema.of("dense")))
+        self._label_names = tuple(_column_names(schema.of("label")))
+        self._width = {kind: sum(f.width for f in schema.of(kind)) for kind in _MATRIX}
+        self._ragged = [feature.name for feature in self._ids if feature.ragged]
+        self._hotness = tuple(None if feature.ragged else feature.width for feature in self._ids)
+
+    def cache(self) -> Any:
+        """What one row group's chunks share: the hashes of its dictionaries."""
+        return _native.HashCache()
+
+    def chunk(self, batch: pa.RecordBatch, cache: Any, absent: frozenset[str] = frozenset()) -> Chunk:
+        """Decode one record batch, columns that its file lacks from their defaults; runs in a worker thread."""
+        for step in self.steps:
+            batch = step(batch)
+        for name in absent:
+            column = pa.repeat(_default_scalar(self.schema[name]), batch.num_rows)
+            batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+        columns = [convert(batch) for convert in self._packed.values()]
+        names = list(self._packed)
+        flat = pa.RecordBatch.from_arrays(columns, names) if names else batch.select([])
+        extra = {feature.name: _extra_column(feature, batch) for feature in self._extra}
+        size = flat.nbytes + sum(column.nbytes for column in extra.values())
+        native = _native.Chunk.create(*flat.__arrow_c_array__(), cache, SEED)
+        return Chunk(native, extra, batch.num_rows, size)
+
+    def pack(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> Batch:
+        """One batch of rows from these chunks; `where(chunk, row)` names a row's place in the files, for errors."""
+        native = [chunk.native for chunk in chunks]
+        if rows.runs is not None:
+            made = self._packer.pack_runs(native, rows.runs, self._arena)
+        else:
+            made = self._packer.pack_rows(native, rows.chunk_of, rows.row_of, self._arena)
+        if len(made) != 3:
+            raise self._bad_value(made, where)
+        return self._batch(*made, rows.count, self._extra_columns(chunks, rows, where))
+
+    def empty(self) -> Batch:
+        """A batch of no rows, with every feature in its place."""
+        return self.pack([], Rows(0, runs=[]), lambda chunk, row: "")
+
+    # -- the packed part ----------------------------------------------------------------------------------------------
+
+    def _batch(self, block: np.ndarray, at: tuple[int, ...], starts: list[int], n: int, extra: dict[str, Any]) -> Batch:
+        arena = torch.from_numpy(block)
+        offsets, values, weights, *matrices = at
+
+        def view(start: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+            size = int(np.prod(shape)) * dtype.itemsize
+            return arena[start : start + size].view(dtype).view(shape)
+
+        ids = IdBlock(
+            names=tuple(feature.name for feature in self._ids),
+            values=view(values, torch.int64, starts[-1]),
+            starts=tuple(starts),
+            hotness=self._hotness,
+            offsets=view(offsets, torch.int64, len(self._ragged), n + 1),
+            weights=view(weights, torch.float32, starts[-1]) if any(f.weights for f in self._ids) else None,
+            batch_size=n,
+        )
+        dense, label, weight = (
+            view(start, torch.float32, n, self._width[kind]) for kind, start in zip(_MATRIX, matrices, strict=True)
+        )
+        return Batch(
+            ids=ids,
+            dense=dense,
+            label=None if not self._label_names else label if len(self._label_names) > 1 else label.view(n),
+            weight=weight.view(n) if self._width["weight"] else None,
+            extra=extra,
+            dense_names=self._dense_names,
+            label_names=self._label_names,
+            arena=arena,
+        )
+
+    def _id_fields(self) -> list[Any]:
+        place = {name: i for i, name in enumerate(self._packed)}
+        fields = []
+        for feature in self._ids:
+            row, element = _id_default(feature)
+            policy = {"error": "Error", "empty": "Empty"}.get(feature.null, "Default")
+            element_policy = policy if element is not None or policy != "Default" else "Error"
+            fields.append(
+                _native.IdField(
+                    column=place[feature.name],
+                    hotness=-1 if feature.ragged else feature.width,
+                    null=getattr(_native.Null, policy),
+                    element_null=getattr(_native.Null, element_policy),
+                    row_default=row,
+                    element_default=element or 0,
+                    weights=place[feature.weights] if feature.weights else -1,
+                )
+            )
+        return fields
+
+    def _dense_fields(self) -> list[Any]:
+        place = {name: i for i, name in enumerate(self._packed)}
+        fields, at = [], dict.fromkeys(_MATRIX, 0)
+        for feature in self._dense:
+            policy = _native.Null.Error if feature.null == "error" else _native.Null.Default
+            default = _dense_default(feature)
+            matrix, start = _MATRIX[feature.kind], at[feature.kind]
+            fields.append(_native.DenseField(place[feature.name], matrix, start, feature.width, policy, default))
+            at[feature.kind] += feature.width
+        return fields
+
+    def _bad_value(self, fault: tuple[Any, ...], where: Callable[[int, int], str]) -> BadValue:
+        what, column, chunk, row, found, wanted = fault
+        name = list(self._packed)[column]
+        place = f"column {name!r}, {where(chunk, row)}"
+        if what == "weight count":
+            return BadValue(f"{place}: {found} weights for {wanted} ids; a weight column has one value per id")
+        if what == "width":
+            return BadValue(f"{place}: a list of {found} values, but size={wanted} was promised; mend the data or the schema")
+        remedy = f"schema.edit({name!r}, default=...)" + (
+            ' or null="empty"|"id"' if self.schema[name].kind == "id" else ""
+        )
+        kind = "a null" if what == "null row" else "a null inside a list"
+        return BadValue(f'{place}: {kind}, and the policy of this column is null="error"; choose another with {remedy}')
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _extra_columns(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> dict[str, Any]:
+        made: dict[str, Ragged | torch.Tensor] = {}
+        for feature in self._extra:
+            columns = [chunk.extra[feature.name] for chunk in chunks]
+            empty = pa.array([], _extra_type(feature))
+            if rows.runs is not None:
+                parts = [columns[chunk].slice(start, stop - start) for chunk, start, stop in rows.runs]
+                column = pa.concat_arrays(parts) if parts else empty
+            else:
+                assert rows.chunk_of is not None and rows.row_of is not None
+                ends = np.cumsum([0, *(len(column) for column in columns)])
+                joined = pa.concat_arrays(columns) if columns else empty
+                column = joined.take(pa.array(ends[rows.chunk_of] + rows.row_of))
+            try:
+                made[feature.name] = _to_torch(without_nulls(column, feature.null, feature.default))
+            except ValueError as error:
+                place = where(0, 0) if chunks else "an empty batch"
+                raise BadValue(f"column {feature.name!r}, in a batch that begins near {place}: {error}") from None
+        return made
+
+
+def _converter(feature: Feature, schema: Schema) -> Callable[[pa.RecordBatch], pa.Array]:
+    """The function that gets a feature's column, transformed, in a type that the packer reads."""
+    cross = feature.cross
+    if cross is not None:
+        left, right = (_converter(schema[side], schema) for side in (cross.left, cross.right))
+        return lambda batch: cross(left(batch), right(batch))
+    name, transforms = feature.name, feature.transforms
+    target = "float" if feature.kind != "id" else "int"
+
+    def convert(batch: pa.RecordBatch) -> pa.Array:
+        column = batch.column(name)
+        for transform in transforms:
+            column = transform(column)
+        return readable(column, target)
+
+    return convert
+
+
+def readable(column: pa.Array, target: str) -> pa.Array:
+    """The column itself where the packer reads its type, else the nearest type it reads."""
+    kind = column.type
+    element = kind.value_type if is_list(kind) else kind
+    if pt.is_dictionary(element):
+        text = element.value_type
+        whole = column if element is kind else column.values
+        if (pt.is_string(text) or pt.is_large_string(text) or pt.is_binary(text) or pt.is_large_binary(text)) and (
+            whole.dictionary.null_count == 0
+        ):
+            return column
+        return readable(column.cast(_with_element(kind, text)), target)
+    if pt.is_null(element):
+        return column.cast(_with_element(kind, pa.int64() if target == "int" else pa.float32()))
+    if pt.is_decimal(element):
+        return column.cast(_with_element(kind, pa.int64() if target == "int" else pa.float64()))
+    if pt.is_temporal(element):
+        return column.cast(_with_element(kind, pa.int32() if element.bit_width == 32 else pa.int64()))
+    if pt.is_string_view(element) or pt.is_binary_view(element):
+        return column.cast(_with_element(kind, pa.large_binary()))
+    return column
+
+
+def _with_element(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(element, kind.list_size)
+    if pt.is_large_list(kind):
+        return pa.large_list(element)
+    return pa.list_(element) if pt.is_list(kind) else element
+
+
+def _transformed(feature: Feature, values: list[Any]) -> list[Any]:
+    """Values of a default after the transforms and the hash, as ids or numbers."""
+    column = pa.array(values, element_type(feature.type))
+    for transform in feature.transforms:
+        if transform.op != "truncate":
+            column = transform(column)
+    column = readable(column, "int" if feature.kind == "id" else "float")
+    if feature.kind == "id":
+        from hybridrec.data.hashing import hash_array
+
+        text = pt.is_string(column.type) or pt.is_large_string(column.type)
+        column = hash_array(column, SEED) if text or pt.is_binary(column.type) or pt.is_large_binary(column.type) else column
+        return pc.cast(column, pa.int64(), safe=False).to_pylist()
+    return pc.cast(column, pa.float32(), safe=False).to_pylist()
+
+
+def _id_default(feature: Feature) -> tuple[list[int], int | None]:
+    """What a null row and a null element become; None where a null element has no stand-in."""
+    if feature.null == "id":
+        return [NULL_ID] * (1 if feature.ragged else feature.width), NULL_ID
+    if feature.null != "default":
+        return [], 0
+    if isinstance(feature.default, list | tuple):
+        values = _transformed(feature, list(feature.default))
+        if not feature.ragged and len(values) != feature.width:
+            raise ValueError(f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values")
+        return values, None
+    (value,) = _transformed(feature, [feature.default])
+    return [value] * (1 if feature.ragged else feature.width), value
+
+
+def _dense_default(feature: Feature) -> list[float]:
+    given = 0.0 if feature.default is None else feature.default
+    values = list(given) if isinstance(given, list | tuple) else [given] * feature.width
+    if len(values) != feature.width:
+        raise ValueError(f"feature {feature.name!r}: the default {given} needs {feature.width} values")
+    if feature.default is None:
+        return values  # the usual 0.0 stands after the transforms: a missing standardised value is an average one
+    return _transformed(feature, values)
+
+
+def _default_scalar(feature: Feature) -> pa.Scalar:
+    """The default as a row of the column."""
+    default = feature.default
+    if is_list(feature.type) and not isinstance(default, list | tuple):
+        default = [default] * (feature.size or 1)
+    return pa.scalar(default, feature.type)
+
+
+def _column_names(features: list[Feature]) -> list[str]:
+    names = []
+    for feature in features:
+        names += [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
+    return names
+
+
+def _extra_type(feature: Feature) -> pa.DataType:
+    return _extra_array(feature, pa.array([], feature.type)).type
+
+
+def _extra_column(feature: Feature, batch: pa.RecordBatch) -> pa.Array:
+    return _extra_array(feature, batch.column(feature.name))
+
+
+def _extra_array(feature: Feature, column: pa.Array) -> pa.Array:
+    for transform in feature.transforms:
+        column = transform(column)
+    if pt.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_list(column.type) and pt.is_dictionary(column.type.value_type):
+        column = column.cast(_with_element(column.type, column.type.value_type.value_type))
+    return readable(column, "float")
+
+
+def _to_torch(column: pa.Array) -> Ragged | torch.Tensor:
+    kind = column.type
+    if is_list(kind) or pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
+        return Ragged.from_arrow(column)
+    array = column.to_numpy(zero_copy_only=False)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,277 @@
+"""The other formats with the same contract: CSV and TSV, Arrow IPC, and tables in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from hybridrec.data.file_source import MASK_ROWS, Contents, FileSource, Reading
+from hybridrec.data.files import File
+from hybridrec.data.source import (
+    BadFile,
+    Group,
+    check_columns,
+    exact_chunks,
+    fingerprint,
+    keep_dictionary,
+    layout,
+    leaf,
+    record_batch,
+    same_type,
+)
+from hybridrec.data.where import evaluate, filter_columns
+
+TABLE_GROUP_ROWS = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class CsvOptions:
+    """How text becomes columns; types not stated in `types` are inferred from a file's first megabyte.
+
+    `delimiter=None` means a tab for .tsv files and a comma for others. With `header=False`, `column_names`
+    names the columns; with a header it renames them. An unquoted field among `null_values` is null.
+
+    >>> CsvOptions(delimiter="|", header=False, column_names=("user", "item")).delimiter
+    '|'
+    """
+
+    delimiter: str | None = None
+    header: bool = True
+    column_names: Sequence[str] | None = None
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    null_values: Sequence[str] = ("", "NULL", "null", "\\N")
+
+    def __post_init__(self) -> None:
+        if not self.header and not self.column_names:
+            raise ValueError("header=False needs column_names=, one name for each column of the file")
+
+
+class CsvSource(FileSource):
+    """CSV and TSV files, also compressed (.gz, .bz2, .zst, .lz4 by suffix); each file is one group.
+
+    The rows are counted, and the types checked, in one streaming pass when the source is made.
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "a.csv")
+    >>> _ = path.write_text("user,price\\n1,2.5\\n2,\\n")
+    >>> CsvSource(path).schema
+    user: int64
+    price: double
+    """
+
+    suffixes = tuple(
+        f".{text}{packed}" for text in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
+    )
+
+    def __init__(self, paths: Any, options: CsvOptions | None = None, **files: Any) -> None:
+        self.options = options or CsvOptions()
+        super().__init__(paths, **files)
+        unknown = [name for name in self.options.types if name not in self.schema.names]
+        check_columns(unknown, self.schema, self.left_out)
+
+    def _merge(self, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+        """As for all files, but whole numbers in one file and fractions in another are fractions."""
+        if {first, second} == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return same_type(first, second)
+
+    def _index(self, file: File) -> Contents:
+        try:
+            with self._reader(file, dict(self.options.types), [], False) as reader:
+                columns, rows = layout(reader.schema), sum(batch.num_rows for batch in reader)
+        except pa.ArrowInvalid as error:
+            raise BadFile(
+                file.name, f"{error}; if a type is wrong, state it with types={{name: type}}"
+            ) from error
+        size = file.filesystem.get_file_info(file.path).size or 0
+        return Contents(columns, [(0, rows, size)], size)
+
+    def _batches(self, group: Group, columns: list[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+        file = self._files[group.file]
+        here = self._contents[group.file].layout.types
+        types = {name: self.schema.field(name).type for name in here}
+        # No column at all would mean every column to Arrow; one is enough to count the rows.
+        with self._reader(file, types, columns or list(here)[:1], reading.threads) as reader:
+            yield from reader
+
+    def _reader(
+        self, file: File, types: dict[str, pa.DataType], columns: list[str], threads: bool
+    ) -> csv.CSVStreamingReader:
+        options = self.options
+        tabs = ".tsv" in file.path.rsplit("/", 1)[-1].lower()
+        return csv.open_csv(
+            file.filesystem.open_input_stream(file.path),
+            read_options=csv.ReadOptions(
+                use_threads=threads,
+                column_names=list(options.column_names) if options.column_names else None,
+                skip_rows=1 if options.header and options.column_names else 0,
+            ),
+            parse_options=csv.ParseOptions(delimiter=options.delimiter or ("\t" if tabs else ",")),
+            convert_options=csv.ConvertOptions(
+                column_types=types,
+                include_columns=columns,
+                null_values=list(options.null_values),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+class IpcSource(FileSource):
+    """Arrow IPC files (Feather V2 too): a record batch is a group. An IPC stream is one group.
+
+    >>> import pyarrow as pa, pyarrow.feather, tempfile
+    >>> path = tempfile.mkdtemp() + "/a.arrow"
+    >>> pa.feather.write_feather(pa.table({"user": range(5)}), path, chunksize=3)
+    >>> [group.rows for group in IpcSource(path).groups]
+    [3, 2]
+    """
+
+    suffixes = (".arrow", ".ipc", ".feather", ".arrows")
+
+    def _index(self, file: File) -> Contents:
+        if not self._is_file_format(file):
+            with pa.ipc.open_stream(file.filesystem.open_input_stream(file.path)) as reader:
+                columns, rows = layout(reader.schema), sum(batch.num_rows for batch in reader)
+            size = file.filesystem.get_file_info(file.path).size or 0
+            return Contents(columns, [(0, rows, size)], size, "stream")
+        with file.filesystem.open_input_file(file.path) as handle:
+            size, schema = handle.size(), pa.ipc.open_file(handle).schema
+            narrow = min(range(len(schema)), key=lambda i: _width(schema.field(i).type), default=0)
+            reader = pa.ipc.open_file(handle, options=pa.ipc.IpcReadOptions(included_fields=[narrow]))
+            rows = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        whole = max(sum(rows), 1)
+        return Contents(layout(schema), [(i, n, size * n // whole) for i, n in enumerate(rows)], size, "file")
+
+    def _batches(self, group: Group, columns: list[str], reading: Reading) -> Iterator[pa.RecordBatch]:
+        file, contents = self._files[group.file], self._contents[group.file]
+        tops = {contents.layout.paths[name][0] for name in columns}
+
+        def options(schema: pa.Schema) -> pa.ipc.IpcReadOptions:
+            wanted = [i for i, name in enumerate(schema.names) if name in tops] or [0]
+            return pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=reading.threads)
+
+        if contents.footer == "stream":
+            with pa.ipc.open_stream(file.filesystem.open_input_stream(file.path)) as reader:
+                schema = reader.schema
+            with pa.ipc.open_stream(
+                file.filesystem.open_input_stream(file.path), options=options(schema)
+            ) as reader:
+                yield from reader
+            return
+        with file.filesystem.open_input_file(file.path) as handle:
+            if handle.size() != contents.size:
+                raise BadFile(
+                    file.name,
+                    f"it had {contents.size} bytes when indexed, now it has {handle.size()}",
+                    group.index,
+                )
+            schema = pa.ipc.open_file(handle).schema
+            yield pa.ipc.open_file(handle, options=options(schema)).get_batch(group.index)
+
+    def _is_file_format(self, file: File) -> bool:
+        with file.filesystem.open_input_stream(file.path) as handle:
+            start = handle.read(6)
+        if start[:4] == b"FEA1":
+            raise BadFile(file.name, "Feather V1 is not read; write it again as Feather V2 (pyarrow.feather)")
+        return start == b"ARROW1"
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bits of one value, to find the column that is cheapest to read; variable widths come last."""
+    try:
+        return kind.bit_width
+    except ValueError:
+        return 1 << 30
+
+
+class TableSource:
+    """A table in memory: pyarrow Table or RecordBatches, pandas or polars frame. Nothing is copied.
+
+    >>> source = TableSource(pa.table({"user": [1, 2, 3]}))
+    >>> [chunk.num_rows for chunk in source.open(0, ["user"], chunk_rows=2)]
+    [2, 1]
+    """
+
+    def __init__(self, table: Any, group_rows: int = TABLE_GROUP_ROWS) -> None:
+        self._table = as_table(table)
+        self._layout = layout(self._table.schema)
+        self.schema = pa.schema(list(self._layout.types.items()))
+        self.left_out = self._layout.left_out
+        self.files, self.bad = ["<table>"], []
+        rows, size = self._table.num_rows, self._table.nbytes
+        self._starts = range(0, rows, group_rows)
+        counts = [min(group_rows, rows - start) for start in self._starts]
+        self.groups = [Group(0, i, count, size * count // rows) for i, count in enumerate(counts)]
+        ends = [self._table.slice(0, 1).to_pylist(), self._table.slice(max(rows - 1, 0)).to_pylist()]
+        self.fingerprint = fingerprint([counts, [f"{f.name}: {f.type}" for f in self.schema], ends])
+
+    def __repr__(self) -> str:
+        return f"TableSource({self._table.num_rows:,} rows, {len(self.schema)} columns)"
+
+    def absent(self, file: int) -> set[str]:
+        """A table has all its columns."""
+        return set()
+
+    def describe(self, group: int) -> str:
+        """The group's name in messages."""
+        start = self._starts[group]
+        return f"{self.files[0]}, rows {start} to {start + self.groups[group].rows - 1}"
+
+    def open(
+        self, group: int, columns: Sequence[str], chunk_rows: int, column_threads: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The chunks of one group, as slices of the table wherever its own chunks allow."""
+        check_columns(columns, self.schema, self.left_out)
+        if chunk_rows < 1:
+            raise ValueError(f"chunk_rows={chunk_rows}; a chunk must hold at least 1 row")
+        return self._chunks(group, list(columns), chunk_rows)
+
+    def mask(self, group: int, where: pc.Expression) -> np.ndarray:
+        """A bool for each row of the group."""
+        columns = filter_columns(where, self.schema)
+        plain = pa.schema([self.schema.field(name) for name in columns])
+        chunks = self._chunks(group, columns, MASK_ROWS)
+        return np.concatenate([evaluate(where, chunk.cast(plain) if columns else chunk) for chunk in chunks])
+
+    def prune(self, where: pc.Expression) -> set[int]:
+        """All groups: a table has no statistics."""
+        filter_columns(where, self.schema)
+        return set(range(len(self.groups)))
+
+    def _chunks(self, number: int, columns: list[str], chunk_rows: int) -> Iterator[pa.RecordBatch]:
+        group, paths, dictionaries = self.groups[number], self._layout.paths, {}
+        if not columns:
+            rows = range(0, group.rows, chunk_rows)
+            yield from (record_batch([], [], min(chunk_rows, group.rows - start)) for start in rows)
+            return
+        tops = list(dict.fromkeys(paths[name][0] for name in columns))
+        part = self._table.select(tops).slice(self._starts[number], group.rows)
+        for batch in exact_chunks(part.to_batches(max_chunksize=chunk_rows), chunk_rows):
+            arrays = [keep_dictionary(leaf(batch, paths[name]), dictionaries, name) for name in columns]
+            yield record_batch(arrays, columns, batch.num_rows)
+
+
+def as_table(data: Any) -> pa.Table:
+    """A pyarrow Table of anything tabular in memory; a pandas index is not a column."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, list | tuple) and data and all(isinstance(batch, pa.RecordBatch) for batch in data):
+        return pa.Table.from_batches(list(data))
+    module = type(data).__module__.split(".")[0]
+    if module == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if module == "polars" or hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
+    raise TypeError(
+        f"a table must be a pyarrow Table, a RecordBatch or a list of them, a pandas or a polars frame, "
+        f"got {type(data).__name__}"
+    )

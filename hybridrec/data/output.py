@@ -1,0 +1,93 @@
+"""Outputs that appear whole or not at all: written beside under a hidden name, renamed into place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it into place on success, delete it on any error.
+
+    An existing file is refused unless `force`. After Ctrl-C or an error nothing is left; after SIGKILL at most
+    a hidden file (name starting with a dot, which no reader lists) remains, and `path` is as it was.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_file(folder / "a.txt") as temporary:
+    ...     _ = temporary.write_text("hello")
+    >>> [p.name for p in folder.iterdir()]
+    ['a.txt']
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; name a file in it, such as {target / 'data.parquet'}")
+    _check(target, force)
+    temporary = _beside(target)
+    try:
+        yield temporary
+        _check(target, force)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; rename it into place on success, delete it on any error.
+
+    `force` replaces an existing folder only when it holds nothing but `part-*.parquet` files, so that a
+    mistyped path costs nobody their home folder.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "out"
+    >>> with atomic_folder(folder) as temporary:
+    ...     _ = (temporary / "part-0.parquet").write_text("x")
+    >>> [p.name for p in folder.iterdir()]
+    ['part-0.parquet']
+    """
+    target = Path(path)
+    _check(target, force)
+    _check_replaceable(target)
+    temporary = _beside(target)
+    old = temporary.with_suffix(".old")
+    temporary.mkdir()
+    try:
+        yield temporary
+        _check(target, force)
+        if target.exists():
+            _check_replaceable(target)
+            os.replace(target, old)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
+def _check(target: Path, force: bool) -> None:
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"folder {target.parent} does not exist; create it first")
+    if target.exists() and not force:
+        raise FileExistsError(f"{target} exists; pass --force (force=True) to replace it")
+
+
+def _check_replaceable(target: Path) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise NotADirectoryError(f"{target} is a file and several files were asked for; name a folder")
+    for entry in target.iterdir():
+        if not (entry.name.startswith("part-") and entry.name.endswith(".parquet")):
+            raise FileExistsError(
+                f"{target} holds {entry.name}; only a folder of part-*.parquet files is replaced by --force"
+            )

@@ -1,0 +1,284 @@
+"""Which rows a dataset holds, and how its row groups are read: filters, splits, joined and restored columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hybridrec.data.arrow_types import is_list
+from hybridrec.data.join import Join
+from hybridrec.data.loader import Cuts, Effort, Plan
+from hybridrec.data.partition import Span, count, take
+from hybridrec.data.position import Position, Walk, walk
+from hybridrec.data.restore import Restore
+from hybridrec.data.schema import Schema
+from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
+from hybridrec.data.source import Source
+from hybridrec.data.where import as_expression
+
+CHUNK_BYTES = 16 << 20  # large enough that per-chunk costs vanish, small enough that many chunks fit the ceiling
+CHUNK_ROWS = (256, 65536)
+SAMPLE_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One choice of rows: those for which `expression` holds, or part of a cut by position or at random."""
+
+    text: str
+    apply: Callable[[RowSet, list[Span]], list[Span]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How groups are read for one schema: columns, rows per chunk and their borders, decoded bytes per row."""
+
+    columns: list[str]
+    chunk_rows: int
+    row_bytes: float
+    borders: Borders
+    open: Callable[[int], Iterator[pa.RecordBatch]]
+    absent: Callable[[int], frozenset[str]]
+    decode_bytes: int
+
+    def plan(self, cuts: Cuts, last_row: Callable[[int], int]) -> Plan:
+        return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, self.decode_bytes)
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of a source: all of them, or what some selections leave, with columns joined or blocks restored."""
+
+    source: Source
+    selections: tuple[Selection, ...] = ()
+    steps: tuple[Join | Restore, ...] = ()
+    _measured: dict[tuple[str, ...], float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    # -- choosing -----------------------------------------------------------------------------------------------------
+
+    def where(self, where: Any) -> RowSet:
+        if self._restore is not None:
+            raise ValueError("where() on deduplicated blocks cannot see rows; filter when the blocks are written")
+        expression = as_expression(where)
+        possible = self.source.prune(expression)
+        return self._select(f"where({expression})", lambda rows, spans: rows._filtered(spans, expression, possible))
+
+    def split(self, at: Any, by: str | None, seed: int | None) -> tuple[RowSet, RowSet]:
+        if by is not None:
+            return self._split_by(by, at)
+        if not isinstance(at, float | int) or not 0 < at < 1:
+            raise ValueError(f"split({at!r}): a fraction between 0 and 1, or a value of the column named by by=")
+        if seed is None:
+            text = f"split({at}, part={{}})"
+            first = self._select(text.format(0), lambda _, spans: take(spans, 0, round(count(spans) * at)))
+            return first, self._select(text.format(1), lambda _, spans: take(spans, round(count(spans) * at)))
+        text = f"split({at}, seed={seed}, part={{}})"
+        return (
+            self._select(text.format(0), lambda _, spans: _drawn(spans, at, seed, True)),
+            self._select(text.format(1), lambda _, spans: _drawn(spans, at, seed, False)),
+        )
+
+    def _split_by(self, column: str, at: Any) -> tuple[RowSet, RowSet]:
+        if column not in self.source.schema.names:
+            raise ValueError(f"no column named {column!r}; the data has {', '.join(self.source.schema.names)}")
+        field = pc.field(column)
+        if nulls := count(self.where(field.is_null()).spans):
+            raise ValueError(f"split by {column!r}: {nulls} rows have a null there and belong to neither side; filter them")
+        value = pa.scalar(at)
+        value = value.cast(self.source.schema.field(column).type) if value.type != field else value
+        return self.where(field < value), self.where(field >= value)
+
+    def with_step(self, step: Join | Restore) -> RowSet:
+        if isinstance(step, Restore) and (self.selections or self.steps):
+            raise ValueError("restore() comes before where(), split() and join()")
+        step.output(self.schema)  # fails on columns that are missing or that clash
+        return RowSet(self.source, self.selections, (*self.steps, step))
+
+    def _select(self, text: str, apply: Callable[[RowSet, list[Span]], list[Span]]) -> RowSet:
+        return RowSet(self.source, (*self.selections, Selection(text, apply)), self.steps)
+
+    def _filtered(self, spans: list[Span], expression: pc.Expression, possible: set[int]) -> list[Span]:
+        spans = [span for span in spans if span.group in possible and span.rows]
+
+        def keep(span: Span) -> Span:
+            mask = self.source.mask(span.group, expression)[span.start : span.stop]
+            return Span.of_mask(span.group, mask & span.mask(span.start, span.stop), span.start)
+
+        with ThreadPoolExecutor(8, thread_name_prefix="hybridrec-where") as pool:
+            return [span for span in pool.map(keep, spans) if span.rows]
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    @property
+    def _restore(self) -> Restore | None:
+        return next((step for step in self.steps if isinstance(step, Restore)), None)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns after joins and restores."""
+        schema = self.source.schema
+        for step in self.steps:
+            schema = step.output(schema)
+        return schema
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """The rows, group by group; filters are counted here, once."""
+        if self._restore is None:
+            spans = [Span(i, 0, group.rows) for i, group in enumerate(self.source.groups)]
+        else:
+            spans = [Span(i, 0, int(ends[-1])) for i, ends in enumerate(self._block_ends)]
+        for selection in self.selections:
+            spans = selection.apply(self, spans)
+        return spans
+
+    @cached_property
+    def _block_ends(self) -> list[np.ndarray]:
+        """Of each group of deduplicated blocks, where each block's rows end, after a leading 0."""
+        assert self._restore is not None
+        column = self._restore.groups[0][0]
+
+        def ends(group: int) -> np.ndarray:
+            counts = [Restore.rows(chunk.column(0)) for chunk in self.source.open(group, [column], 65536)]
+            return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+
+        with ThreadPoolExecutor(8, thread_name_prefix="hybridrec-count") as pool:
+            return list(pool.map(ends, range(len(self.source.groups))))
+
+    def count(self) -> int:
+        return count(self.spans)
+
+    def fingerprint(self) -> str:
+        """A hash over the files' layout and the selections: equal where the rows and their order are."""
+        parts = [self.source.fingerprint, *(s.text for s in self.selections), str(self._restore)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def lines(self) -> list[str]:
+        names = [f"join(on={s.on!r})" if isinstance(s, Join) else f"restore({dict(s.groups)})" for s in self.steps]
+        return [selection.text for selection in self.selections] + names
+
+    # -- how it is read -----------------------------------------------------------------------------------------------
+
+    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
+        wanted = _columns(schema)
+        columns = self._stored(wanted)
+        row_bytes = self._row_bytes(tuple(columns))
+        if chunk_rows is None:
+            fit = int(CHUNK_BYTES / row_bytes)
+            chunk_rows = min(max(1 << max(fit, 1).bit_length() - 1, CHUNK_ROWS[0]), CHUNK_ROWS[1])
+        # what is left for decoding once the finished batches have their place
+        decode_bytes = max(effort.memory // 3, effort.memory - int((effort.prefetch + 1) * batch_size * row_bytes))
+        largest = max((group.rows for group in self.source.groups), default=0) * row_bytes
+        by_columns = effort.threads > 1 and largest * effort.threads > decode_bytes
+        self._check_absent(schema, columns)
+        absent = [frozenset(self.source.absent(file) & set(columns)) for file in range(len(self.source.files))]
+        rows = chunk_rows
+
+        def borders(group: int) -> np.ndarray:
+            stored = self.source.groups[group].rows
+            ends = np.append(np.arange(0, stored, rows), stored)
+            return ends if self._restore is None else self._block_ends[group][ends]
+
+        return Reading(
+            columns,
+            rows,
+            row_bytes,
+            borders,
+            lambda group: self.source.open(group, columns, rows, by_columns),
+            lambda group: absent[self.source.groups[group].file],
+            decode_bytes,
+        )
+
+    def _row_bytes(self, columns: tuple[str, ...]) -> float:
+        """Decoded bytes of a row, measured on the first rows that can be read: a function of the data alone."""
+        if columns not in self._measured:
+            self._measured[columns] = self._measure(list(columns))
+        return self._measured[columns]
+
+    def _measure(self, columns: list[str]) -> float:
+        for number, group in enumerate(self.source.groups[:8]):
+            try:
+                sample = next(self.source.open(number, columns, SAMPLE_ROWS))
+            except ValueError:  # a bad file is reported when its rows are due
+                continue
+            size = sum(_decoded_bytes(column) for column in sample.columns)
+            if self._restore is not None:
+                size *= sample.num_rows / max(1, int(self._block_ends[number][min(SAMPLE_ROWS, group.rows)]))
+            return max(1.0, size / sample.num_rows)
+        return 8.0 * max(1, len(columns))
+
+    def _stored(self, wanted: list[str]) -> list[str]:
+        """The columns of the files behind these columns of the rows."""
+        columns = wanted
+        for step in reversed(self.steps):
+            if isinstance(step, Join):
+                columns = [name for name in columns if name not in step.columns]
+                columns += [step.on] if step.on not in columns else []
+            else:
+                columns = list(step.needs(columns))
+        return columns
+
+    def _check_absent(self, schema: Schema, columns: list[str]) -> None:
+        for file, name in enumerate(self.source.files):
+            for column in sorted(self.source.absent(file) & set(columns)):
+                if column not in schema or schema[column].default is None:
+                    raise ValueError(
+                        f"{name} has no column {column!r}, other files do; declare what stands in for it: "
+                        f"schema.edit({column!r}, default=...), or leave it out with select()"
+                    )
+
+    def walk(
+        self, reading: Reading, shuffle: Shuffle | None, position: Position, rank: int
+    ) -> tuple[Walk, Iterator[tuple[Window, int]]]:
+        """Where a rank stands, and the windows from there on."""
+        here = walk(self.spans, reading.borders, shuffle, position, rank)
+        order = windows(here.spans, reading.borders, shuffle, position.epoch, here.rank, here.era)
+        return here, skip(order, here.skip)
+
+
+def last_rows(spans: Sequence[Span]) -> Callable[[int], int]:
+    """Of each group, the row after the last that is needed."""
+    last: dict[int, int] = {}
+    for span in spans:
+        last[span.group] = max(last.get(span.group, 0), span.stop)
+    return lambda group: last[group]
+
+
+def _columns(schema: Schema) -> list[str]:
+    """What the features are made of, each once, in the order of the schema."""
+    used: dict[str, None] = {}
+    for feature in schema:
+        if feature.kind == "skip":
+            continue
+        names = [feature.name] if feature.cross is None else [feature.cross.left, feature.cross.right]
+        used.update(dict.fromkeys([*names, *([feature.weights] if feature.weights else [])]))
+    return list(used)
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    """What the column takes once decoded; of a dictionary-encoded one, the codes and the ids made of them."""
+    if is_list(column.type):
+        return _decoded_bytes(column.flatten()) + 8 * len(column)
+    return 12 * len(column) if pa.types.is_dictionary(column.type) else column.nbytes
+
+
+def _drawn(spans: list[Span], fraction: float, seed: int, inside: bool) -> list[Span]:
+    """Single rows at random, each by a hash of (seed, group, row): the two sides share nothing, whatever else changes."""
+    made = []
+    for span in spans:
+        rows = np.arange(span.start, span.stop, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = rows + np.uint64(mix(seed, span.group))
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        chosen = (z ^ (z >> np.uint64(31))) < np.uint64(min(int(fraction * 2**64), 2**64 - 1))
+        made.append(Span.of_mask(span.group, (chosen == inside) & span.mask(span.start, span.stop), span.start))
+    return [span for span in made if span.rows]

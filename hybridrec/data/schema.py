@@ -1,0 +1,293 @@
+"""What each column is: an id, a dense number, the label, a weight, or something to carry along."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from hybridrec.data.arrow_types import element_type, fixed_size, is_list, list_depth, type_from_json, type_to_json
+from hybridrec.data.transforms import Bucketize, Cross, Transform, from_json
+
+KINDS = ("id", "dense", "label", "weight", "extra", "skip")
+NULLS = ("error", "default", "empty", "id")
+NULL_ID = -(2**63)
+"""The id that stands for a null under the policy "id": no data set uses it by accident, no transform changes it."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One column and what becomes of it.
+
+    `null` says what a null becomes: "error", "default" (the value of `default`), "empty" (no id at all: an empty list,
+    or a dropped element), or "id" (`NULL_ID`, an id of its own). `default` also fills the column in files that lack it,
+    and passes through the transforms like any other value. `size` promises a fixed list length.
+
+    >>> Feature("tags", "id", pa.list_(pa.int64())).null
+    'empty'
+    """
+
+    name: str
+    kind: str
+    type: pa.DataType
+    null: str = ""
+    default: Any = None
+    transforms: tuple[Transform, ...] = ()
+    weights: str | None = None
+    size: int | None = None
+    cross: Cross | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        if self.kind not in KINDS:
+            raise ValueError(f"feature {self.name!r}: kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        if self.size is None and self.kind != "skip" and (size := fixed_size(self.output)) is not None:
+            object.__setattr__(self, "size", size)
+        object.__setattr__(self, "null", self.null or self._usual_null())
+        self._check()
+
+    def _usual_null(self) -> str:
+        if self.default is not None:
+            return "default"
+        if self.kind == "dense":
+            return "default"
+        if self.kind == "id":
+            return "empty" if is_list(self.type) and self.size is None else "id"
+        return "empty" if self.kind == "extra" and not _is_number(self.type) else "error"
+
+    def _check(self) -> None:
+        where = f"feature {self.name!r}"
+        if self.null not in NULLS:
+            raise ValueError(f"{where}: null policy {self.null!r} is not one of {', '.join(NULLS)}")
+        if self.null in ("empty", "id") and self.kind in ("dense", "label", "weight"):
+            raise ValueError(f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"')
+        if self.null == "id" and self.kind != "id":
+            raise ValueError(f'{where}: null="id" suits ids, not kind {self.kind!r}')
+        if self.null == "default" and self.default is None and self.kind != "dense":
+            raise ValueError(f'{where}: null="default" needs a default= value')
+        if self.weights is not None and self.kind != "id":
+            raise ValueError(f"{where}: weights= names the weights of ids; its kind is {self.kind!r}")
+        if self.kind in ("skip", "extra"):
+            return
+        if list_depth(self.type) > 1:
+            raise ValueError(f"{where}: {self.type} is a list of lists and travels as kind='extra'")
+        made = self.output
+        if self.kind == "id" and _is_fraction(element_type(made)):
+            raise ValueError(f"{where}: {made} cannot be an id; bucketize it, or use kind='dense'")
+        if self.kind != "id" and _is_text(element_type(made)):
+            raise ValueError(
+                f"{where}: {made} cannot be kind={self.kind!r}; hash it as an id, or give transforms that make numbers "
+                "(for a label: IsIn)"
+            )
+        if self.kind in ("dense", "label", "weight") and is_list(made) and self.size is None:
+            raise ValueError(f"{where}: a list as {self.kind} needs a fixed length; state it with size=")
+
+    @property
+    def output(self) -> pa.DataType:
+        """The type after the transforms."""
+        made = self.type
+        for transform in self.transforms:
+            made = transform.output(made)
+        return made
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the number of ids per row may differ."""
+        return self.null == "empty" or (is_list(self.type) and self.size is None)
+
+    @property
+    def width(self) -> int:
+        """Columns of the dense matrix, or ids per row where that is fixed."""
+        return 1 if self.size is None else self.size
+
+    def to_json(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"name": self.name, "kind": self.kind, "type": type_to_json(self.type), "null": self.null}
+        for key in ("default", "weights", "size"):
+            if getattr(self, key) is not None:
+                made[key] = getattr(self, key)
+        if self.transforms:
+            made["transforms"] = [transform.to_json() for transform in self.transforms]
+        if self.cross is not None:
+            made["cross"] = self.cross.to_json()
+        return made
+
+    @staticmethod
+    def from_json(made: dict[str, Any]) -> Feature:
+        known = {field.name for field in dataclasses.fields(Feature)}
+        if unknown := sorted(set(made) - known):
+            raise ValueError(f"feature {made.get('name')!r}: unknown keys {unknown}; known are {sorted(known)}")
+        made = dict(made, type=type_from_json(made["type"]))
+        made["transforms"] = tuple(from_json(each) for each in made.get("transforms", ()))
+        cross = made.get("cross")
+        if cross is not None:
+            made["cross"] = from_json(cross)
+        return Feature(**made)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
+
+
+def _is_fraction(kind: pa.DataType) -> bool:
+    return pt.is_floating(kind) or (pt.is_decimal(kind) and kind.scale != 0)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return not (_is_text(kind) or is_list(kind))
+
+
+class Schema(Sequence[Feature]):
+    """The features of a data set, in order. Immutable: each edit returns a new one.
+
+    >>> schema = Schema.infer(pa.schema({"user": pa.int64(), "age": pa.float32(), "click": pa.int8()}), label="click")
+    >>> schema = schema.edit("age", kind="id", transforms=[Bucketize([18.0, 30.0, 50.0])])
+    >>> [(feature.name, feature.kind) for feature in schema]
+    [('user', 'id'), ('age', 'id'), ('click', 'label')]
+    """
+
+    VERSION = 1
+
+    def __init__(self, features: Iterable[Feature]) -> None:
+        self._features = tuple(features)
+        self._index = {feature.name: i for i, feature in enumerate(self._features)}
+        if len(self._index) != len(self._features):
+            names = [feature.name for feature in self._features]
+            raise ValueError(f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}")
+        for feature in self._features:
+            if feature.weights is not None and feature.weights not in self._index:
+                raise ValueError(f"feature {feature.name!r}: weights={feature.weights!r} is not a column of the schema")
+
+    @staticmethod
+    def infer(arrow: pa.Schema, *, label: str | Sequence[str] = (), weight: str | None = None) -> Schema:
+        """Integers and strings are ids, floats and bools dense, times and lists of floats extra."""
+        labels = (label,) if isinstance(label, str) else tuple(label)
+        wanted = [*labels, *([weight] if weight is not None else [])]
+        if missing := [name for name in wanted if name not in arrow.names]:
+            raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
+        made = []
+        for field in arrow:
+            if field.name in labels and _is_text(element_type(field.type)):
+                raise ValueError(
+                    f"label {field.name!r} holds {field.type}, not numbers; state which values are positive: "
+                    f"schema.edit({field.name!r}, kind='label', transforms=[IsIn([...])]) and pass schema="
+                )
+            kind = "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
+            made.append(Feature(field.name, kind, field.type))
+        order = {name: i for i, name in enumerate(labels)}
+        plain = [feature for feature in made if feature.name not in order]
+        return Schema(plain + sorted((f for f in made if f.name in order), key=lambda f: order[f.name]))
+
+    def edit(self, name: str, **changes: Any) -> Schema:
+        """The schema with one feature changed; its null policy is chosen anew unless stated."""
+        feature = self[name]
+        if unknown := sorted(set(changes) - {field.name for field in dataclasses.fields(Feature)}):
+            raise ValueError(f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}")
+        if {"kind", "default"} & set(changes):
+            changes.setdefault("null", "")
+        edited = dataclasses.replace(feature, **changes)
+        return Schema(edited if each.name == name else each for each in self._features)
+
+    def cross(self, left: str, right: str, *, buckets: int | None = None, name: str | None = None) -> Schema:
+        """The schema with one more id feature: the pair of two others."""
+        cross = Cross(left, right, name=name or f"{left}_x_{right}", buckets=buckets)
+        lists = any(is_list(self[side].type) or self[side].null == "empty" for side in (left, right))
+        kind = pa.list_(pa.int64()) if lists else pa.int64()
+        return Schema([*self._features, Feature(cross.name, "id", kind, cross=cross)])
+
+    def select(self, names: Sequence[str]) -> Schema:
+        """Only these features, in this order; labels and sample weights stay."""
+        if isinstance(names, str):
+            raise TypeError(f"select() takes a list of names; for one column write [{names!r}]")
+        chosen = [self[name] for name in names]
+        taken = {feature.name for feature in chosen}
+        chosen += [f for f in self._features if f.name not in taken and f.kind in ("label", "weight")]
+        taken = {feature.name for feature in chosen}
+        needed = {f.weights for f in chosen} | {side for f in chosen if f.cross for side in (f.cross.left, f.cross.right)}
+        helpers = [f for f in self._features if f.name in needed and f.name not in taken]
+        return Schema(chosen + [dataclasses.replace(f, kind="skip", null="") for f in helpers])
+
+    def of(self, *kinds: str) -> list[Feature]:
+        """The features of these kinds, in order."""
+        return [feature for feature in self._features if feature.kind in kinds]
+
+    def arrow(self) -> pa.Schema:
+        """The columns as the files hold them."""
+        return pa.schema([(feature.name, feature.type) for feature in self._features if feature.cross is None])
+
+    def to_json(self) -> str:
+        features = [feature.to_json() for feature in self._features]
+        return json.dumps({"version": self.VERSION, "features": features}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Schema:
+        made = json.loads(text)
+        if made.get("version") != Schema.VERSION:
+            raise ValueError(f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}")
+        return Schema(Feature.from_json(each) for each in made["features"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        beside = Path(f"{os.fspath(path)}.part")
+        beside.write_text(self.to_json() + "\n")
+        beside.replace(path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Schema:
+        return Schema.from_json(Path(path).read_text())
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, str):
+            if at not in self._index:
+                raise ValueError(f"no column named {at!r}; the schema has {', '.join(self._index)}")
+            return self._features[self._index[at]]
+        return self._features[at]
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self._features)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index or name in self._features
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self._features == other._features
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __repr__(self) -> str:
+        wide = max([4, *(len(feature.name) for feature in self._features)])
+        lines = [f"Schema of {len(self)} columns"]
+        for f in self._features:
+            notes = [f"null: {f.null}" if f.default is None else f"null: {f.null} ({f.default!r})"]
+            notes += [str(transform) for transform in f.transforms]
+            notes += [f"weights: {f.weights}"] if f.weights else []
+            notes += [f"{f.cross.left} x {f.cross.right}"] if f.cross else []
+            lines.append(f"  {f.name:<{wide}}  {f.kind:<6}  {_short(f.type):<22}  {', '.join(notes)}")
+        return "\n".join(lines)
+
+
+def _kind(type_: pa.DataType) -> str:
+    element = element_type(type_)
+    depth = list_depth(type_)
+    if depth > 1 or pt.is_struct(element) or pt.is_map(element):
+        return "extra" if not (pt.is_struct(element) or pt.is_map(element)) else "skip"
+    if pt.is_temporal(element):
+        return "extra"
+    if pt.is_integer(element) or _is_text(element):
+        return "id"
+    if depth == 1 and fixed_size(type_) is None:
+        return "extra"
+    return "skip" if pt.is_null(element) else "dense"
+
+
+def _short(type_: pa.DataType) -> str:
+    return str(type_).replace("item: ", "").replace("element: ", "").replace("child 0, ", "")
