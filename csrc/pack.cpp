@@ -33,6 +33,12 @@ HYBRIDREC_SIMD void convert_run(const In* in, Out* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(in[i]);
 }
 
+// Offsets of one run, moved to where the run lies in the batch.
+template <typename In>
+HYBRIDREC_SIMD void shift_run(const In* in, int64_t shift, int64_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = in[i] + shift;
+}
+
 // Elements [first, first + n) of `values` as Out, nulls not yet considered.
 template <typename Out>
 void convert(const Values& values, int64_t first, int64_t n, Out* out) {
@@ -75,6 +81,21 @@ Out element(const Values& values, int64_t i) {
   return out;
 }
 
+constexpr int64_t kWord = 4;  // ids copied at once
+
+// Where each chunk keeps a plain column.
+template <typename T>
+std::vector<const T*> bases(const Chunks& chunks, int column) {
+  std::vector<const T*> made;
+  for (const Chunk* chunk : chunks) made.push_back(static_cast<const T*>(chunk->column(column).values.data));
+  return made;
+}
+
+template <typename T>
+void gather_scalars(const T* const* base, const Rows& rows, T* out, int64_t stride) {
+  for (int64_t j = 0; j < rows.count; ++j) out[j * stride] = base[rows.chunk_of[j]][rows.row_of[j]];
+}
+
 // One id feature of one batch. Rows are visited as runs where they are contiguous, singly where they are gathered.
 class IdWriter {
  public:
@@ -88,6 +109,21 @@ class IdWriter {
   // Pass 1: the end of each row's ids, relative to the feature's start; returns their count or -1 on a fault.
   int64_t measure(int64_t* ends, Fault& fault) const {
     int64_t total = 0;
+    if (clean_ && rows_.row_of == nullptr) {
+      for (const Run& run : rows_.runs) {
+        const Column& column = chunks_[run.chunk]->column(field_.column);
+        const int64_t n = run.stop - run.start, shift = total - column.begin(run.start);
+        switch (column.shape) {
+          case Shape::List32: shift_run(static_cast<const int32_t*>(column.offsets) + run.start + 1, shift, ends, n); break;
+          case Shape::List64: shift_run(static_cast<const int64_t*>(column.offsets) + run.start + 1, shift, ends, n); break;
+          default:
+            for (int64_t i = 0; i < n; ++i) ends[i] = shift + column.begin(run.start + i + 1);
+        }
+        ends += n;
+        total = shift + column.begin(run.stop);
+      }
+      return total;
+    }
     const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t j) {
       const int64_t n = clean_ ? column.begin(row + 1) - column.begin(row) : length(chunk, column, row, fault);
       if (n < 0) return false;
@@ -208,37 +244,60 @@ class IdWriter {
     return true;
   }
 
-  // Gathered rows lie all over the window: ask for the lines of row j + kAhead while row j is copied.
   bool copy_rows(int64_t* out) const {
-    constexpr int64_t kAhead = 12;
-    const bool plain = std::all_of(chunks_.begin(), chunks_.end(), [&](const Chunk* chunk) {
-      return chunk->column(field_.column).values.kind == Kind::Int64;
-    });
-    for (int64_t j = 0; j < rows_.count; ++j) {
-      const Column& column = chunks_[rows_.chunk_of[j]]->column(field_.column);
-      const int64_t begin = column.begin(rows_.row_of[j]), n = column.begin(rows_.row_of[j] + 1) - begin;
-      if (!plain) {
+    const auto is = [&](Shape shape) {
+      return std::all_of(chunks_.begin(), chunks_.end(), [&](const Chunk* chunk) {
+        const Column& column = chunk->column(field_.column);
+        return column.shape == shape && column.values.kind == Kind::Int64;
+      });
+    };
+    if (is(Shape::Scalar)) {
+      gather_scalars(bases<int64_t>(chunks_, field_.column).data(), rows_, out, 1);
+    } else if (is(Shape::List32)) {
+      copy_lists(out);
+    } else {
+      for (int64_t j = 0; j < rows_.count; ++j) {
+        const Column& column = chunks_[rows_.chunk_of[j]]->column(field_.column);
+        const int64_t begin = column.begin(rows_.row_of[j]), n = column.begin(rows_.row_of[j] + 1) - begin;
         convert(column.values, begin, n, out);
-      } else {
-        if (j + kAhead < rows_.count) {
-          const Column& next = chunks_[rows_.chunk_of[j + kAhead]]->column(field_.column);
-          const auto* lines = static_cast<const int64_t*>(next.values.data) + next.begin(rows_.row_of[j + kAhead]);
-          __builtin_prefetch(lines);
-          if (field_.hotness < 0) {
-            __builtin_prefetch(lines + 8);
-            __builtin_prefetch(lines + 16);
-          }
-        }
-        const auto* in = static_cast<const int64_t*>(column.values.data) + begin;
-        if (n < 32) {
-          for (int64_t i = 0; i < n; ++i) out[i] = in[i];
-        } else {
-          std::memcpy(out, in, n * sizeof(int64_t));
-        }
+        out += n;
       }
-      out += n;
     }
     return true;
+  }
+
+  // Lists of a shuffled window lie all over memory: the lines of row j + kAhead are asked for while row j is copied.
+  // Short lists are copied in whole words of 32 bytes. What that writes too much, the next row overwrites (the section
+  // ends with room for it); it is not done where it would read beyond the column.
+  void copy_lists(int64_t* out) const {
+    constexpr int64_t kAhead = 12;
+    struct Source {
+      const int32_t* offsets;
+      const int64_t* values;
+      int64_t end;
+    };
+    std::vector<Source> sources;
+    for (const Chunk* chunk : chunks_) {
+      const Column& column = chunk->column(field_.column);
+      sources.push_back({static_cast<const int32_t*>(column.offsets), static_cast<const int64_t*>(column.values.data),
+                         column.begin(chunk->rows())});
+    }
+    for (int64_t j = 0; j < rows_.count; ++j) {
+      if (j + kAhead < rows_.count) {
+        const Source& next = sources[rows_.chunk_of[j + kAhead]];
+        const int64_t* lines = next.values + next.offsets[rows_.row_of[j + kAhead]];
+        for (int line = 0; line < 3; ++line) __builtin_prefetch(lines + 8 * line);
+      }
+      const Source& source = sources[rows_.chunk_of[j]];
+      const int64_t begin = source.offsets[rows_.row_of[j]], end = source.offsets[rows_.row_of[j] + 1];
+      const int64_t* in = source.values + begin;
+      if (end - begin > 64 || end + kWord > source.end) {
+        std::memcpy(out, in, (end - begin) * sizeof(int64_t));
+      } else {
+        for (int64_t i = 0; i < end - begin; i += kWord) std::memcpy(out + i, in + i, kWord * sizeof(int64_t));
+      }
+      out += end - begin;
+    }
   }
 
   const IdField& field_;
@@ -279,14 +338,16 @@ bool write_dense(const DenseField& field, const Chunks& chunks, const Rows& rows
   };
   float* out = matrix + field.at;
   if (rows.row_of != nullptr) {
-    for (int64_t j = 0; j < rows.count; ++j, out += stride) {
-      const Column& column = chunks[rows.chunk_of[j]]->column(field.column);
-      if (column.shape == Shape::Scalar && column.validity == nullptr && column.values.kind == Kind::Float) {
-        *out = static_cast<const float*>(column.values.data)[rows.row_of[j]];
-      } else if (!one(rows.chunk_of[j], rows.row_of[j], out)) {
-        return false;
-      }
+    const bool plain = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
+      const Column& column = chunk->column(field.column);
+      return column.shape == Shape::Scalar && column.validity == nullptr && column.values.kind == Kind::Float;
+    });
+    if (plain) {
+      gather_scalars(bases<float>(chunks, field.column).data(), rows, out, stride);
+      return true;
     }
+    for (int64_t j = 0; j < rows.count; ++j, out += stride)
+      if (!one(rows.chunk_of[j], rows.row_of[j], out)) return false;
     return true;
   }
   constexpr int64_t kBlock = 1024;  // convert a cache-sized run, then spread it over the rows
@@ -345,7 +406,7 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena&
   Layout& at = out.layout;
   at.offsets = 0;
   at.values = line(offsets.size() * sizeof(int64_t));
-  at.weights = at.values + line(total * sizeof(int64_t));
+  at.weights = at.values + line((total + kWord) * sizeof(int64_t));  // copy_lists may write a word too much
   at.matrix[0] = at.weights + (weighted_ ? line(total * sizeof(float)) : 0);
   at.matrix[1] = at.matrix[0] + line(n * width_[0] * sizeof(float));
   at.matrix[2] = at.matrix[1] + line(n * width_[1] * sizeof(float));

@@ -15,15 +15,16 @@ from hybridrec.cli.synth import synth
 
 app = typer.Typer(
     name="hybridrec",
-    help="Train recommender models on Parquet logs with PyTorch.\n\nStart with: hybridrec synth clicks.parquet",
+    help="Train recommender models on Parquet logs.\n\nStart with: hybridrec synth clicks.parquet",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (inspect, convert, synth):
-    app.command()(told(command))
+app.command()(told(inspect))
+app.command()(told(convert))
+app.command()(told(synth))
 
 
 def _version(wanted: bool) -> None:
@@ -36,13 +37,15 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", callback=_version, is_eager=True
+    ),
 ) -> None:
     pass
 
 
 def main() -> NoReturn:
-    """The console script: exit code 0, 1 for an error, 2 for wrong arguments, 130 for Ctrl-C, 143 for SIGTERM."""
+    """The console script. Exit codes: 1 an error, 2 wrong arguments, 130 Ctrl-C, 143 SIGTERM."""
     # A kill that can be caught unwinds the stack, so that no half-written file stays behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     app()

@@ -14,33 +14,47 @@ from hybridrec.cli.progress import human_bytes, progress
 def convert(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="IN... OUT", help="Text files (globs, folders; .gz .bz2 .zst .lz4 too), then the Parquet file."),
+        typer.Argument(
+            metavar="IN... OUT",
+            help="Text files (globs, folders; .gz .bz2 .zst .lz4 too), then the Parquet file.",
+        ),
     ],
     format: Annotated[
-        str | None, typer.Option("--format", "-f", help="csv, tsv, criteo or libsvm; by default the file name tells.")
+        str | None,
+        typer.Option("--format", "-f", help="csv, tsv, criteo or libsvm; by default the file name tells."),
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Column names for files without a header: a,b,c.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Column names for files without a header: a,b,c.")
+    ] = None,
     types: Annotated[
         str | None, typer.Option(help="Types instead of the inferred ones: price=float32,tags=list<int64>.")
     ] = None,
     list_separator: Annotated[str, typer.Option(help="Between the elements of list columns.")] = "|",
-    on_error: Annotated[str, typer.Option(help="Malformed lines: error (stop, naming the line) or skip (count).")] = "error",
+    on_error: Annotated[
+        str, typer.Option(help="Malformed lines: error (stop, naming the line) or skip (count).")
+    ] = "error",
     row_group_rows: Annotated[int, typer.Option(min=1, help="Rows per row group.")] = 131_072,
     compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")
+    ] = False,
 ) -> None:
     """Convert CSV, TSV, Criteo or libsvm text to one Parquet file.
 
-    [bold]csv, tsv[/bold]: the first line names the columns (or --columns); types are inferred from the first 4 MB.
-    csv knows "quotes", tsv does not. An empty field is null.
+    [bold]csv, tsv[/bold]: the first line names the columns (or --columns), types are
+    inferred from the first 4 MB. csv knows "quotes", tsv does not. An empty
+    field is null.
 
-    [bold]criteo[/bold]: no header, tabs: label, 13 whole numbers (I1 ... I13, written as float64), 26 hexadecimal ids
-    (C1 ... C26, written as int64; as text with --types C1=string).
+    [bold]criteo[/bold]: no header, tabs: label, 13 whole numbers (I1 ... I13, written as
+    float64: dense), 26 hexadecimal ids (C1 ... C26, written as int64; kept as
+    text with --types C1=string).
 
-    [bold]libsvm[/bold]: label [qid:q] index:value ... becomes label, (qid,) indices list<int64>, values list<float32>.
+    [bold]libsvm[/bold]: "label index:value ..." (a qid:q may follow the label) becomes
+    label, qid, indices list<int64>, values list<float32>.
 
-    The output is written beside under a hidden name and renamed when complete, in bounded memory.
+    The output is written beside under a hidden name and renamed when complete;
+    memory stays bounded.
 
     [bold]Examples[/bold]
 
@@ -80,7 +94,9 @@ def convert(
         plain["schema"] = {field.name: str(field.type) for field in summary.schema}
         typer.echo(json.dumps(plain))
         return
-    typer.echo(f"wrote {out}: {summary.rows:,} rows, {len(summary.schema)} columns, {human_bytes(summary.bytes)}")
+    typer.echo(
+        f"wrote {out}: {summary.rows:,} rows, {len(summary.schema)} columns, {human_bytes(summary.bytes)}"
+    )
     if summary.skipped:
         typer.echo(f"skipped {summary.skipped:,} malformed lines:", err=True)
         for example in summary.examples:

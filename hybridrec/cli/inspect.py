@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,19 +16,26 @@ if TYPE_CHECKING:
     from hybridrec.data.inspect import Column, Lengths, Report
 
 BAR = 24
+MAX_VALUES = 56
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def inspect(
-    files: Annotated[list[str], typer.Argument(help="Parquet files, globs, folders or URLs of one schema.")],
-    sample: Annotated[int, typer.Option(min=1, help="Rows to read for what the footers do not tell.")] = 100_000,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES", help="Parquet files, globs, folders or URLs of one schema."),
+    ],
+    sample: Annotated[
+        int, typer.Option(min=1, help="Rows to read for what the footers do not tell.")
+    ] = 100_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show schema, sizes, encodings, nulls, distinct values, list lengths and sample values.
 
-    Sizes, encodings and the nulls of flat columns are exact: they come from the footers. Distinct values, list lengths
-    and the nulls of lists are exact when the data have at most --sample rows; else they come from a
-    sample spread over the row groups, and distinct values are estimated (Chao 1984; marked ~).
+    Sizes, encodings and the nulls of flat columns are exact: the footers tell.
+    Distinct values, list lengths and the nulls of lists are exact when the data
+    have at most --sample rows. Else they come from a sample spread over the row
+    groups: nulls are marked *, distinct values are estimated (Chao) and marked ~.
 
     [bold]Examples[/bold]
 
@@ -46,39 +55,52 @@ def inspect(
 
 
 def _show(report: Report) -> None:
-    from rich import box
-    from rich.columns import Columns
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in _head(report):
-        console.print(Text(line), soft_wrap=True)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title, right in (("column", 0), ("type", 0), ("nulls", 1), ("distinct", 1), ("bytes", 1), ("ratio", 1)):
-        table.add_column(title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
-    table.add_column("encodings", overflow="fold", max_width=24)
-    table.add_column("range, or first values", no_wrap=True, overflow="ellipsis", ratio=1)
+        typer.echo(line)
+    header, *rows = _table(report.columns)
+    typer.echo()
+    typer.secho(_cut(header, width), bold=True)
+    for line in rows:
+        typer.echo(_cut(line, width))
     for column in report.columns:
-        table.add_row(*(Text(cell) for cell in _row(column)))
-    console.print(table)
-    lists = [(column, column.lengths) for column in report.columns if column.lengths is not None]
-    if lists:
-        console.print(Columns([Text(_plot(column, lengths)) for column, lengths in lists], padding=(0, 4)))
+        if column.lengths is not None:
+            typer.echo("\n" + _plot(column, column.lengths))
+    if report.metadata:
+        typer.echo()
     for key, value in report.metadata.items():
-        console.print(Text(f"metadata {key}: {value if len(value) <= 600 else value[:597] + '...'}"), soft_wrap=True)
+        typer.echo(f"metadata {key}: {value if len(value) <= 600 else value[:597] + '...'}")
+
+
+def _table(columns: list[Column]) -> list[str]:
+    """Aligned lines, the header first; numbers to the right."""
+    titles = ["column", "type", "nulls", "distinct", "bytes", "ratio", "encodings", "range: first values"]
+    rows = [titles, *(_row(column) for column in columns)]
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(titles))]
+    lines = []
+    for cells in rows:
+        padded = [
+            f"{c:>{w}}" if 2 <= i <= 5 else f"{c:<{w}}"
+            for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
 def _head(report: Report) -> list[str]:
     fewest, most = report.group_rows
     each = f"{most:,} rows each" if fewest == most else f"{fewest:,} to {most:,} rows each"
+    groups = f"{report.row_groups:,} row group{'' if report.row_groups == 1 else 's'}"
     name = report.files[0] if len(report.files) == 1 else f"{len(report.files)} files from {report.files[0]}"
     basis = "all rows" if report.sampled_rows == report.rows else f"a sample of {report.sampled_rows:,} rows"
     ratio = f", {human_bytes(report.raw_bytes)} uncompressed" if report.raw_bytes else ""
     return [
         name,
-        f"{report.rows:,} rows, {len(report.columns)} columns, {report.row_groups:,} row groups ({each})",
+        f"{report.rows:,} rows, {len(report.columns)} columns, {groups} ({each})",
         f"{human_bytes(report.bytes)} compressed ({', '.join(report.compression) or 'none'}){ratio}, "
         f"by {', '.join(report.created_by)}",
         f"distinct values and list lengths from {basis}",
@@ -94,11 +116,12 @@ def _row(column: Column) -> list[str]:
         distinct = "~" + distinct
     ratio = f"{column.raw_bytes / column.bytes:.1f}" if column.bytes else ""
     encodings = " ".join(name.lower() for name in column.encodings)
+    values = "  ".join(_value(value) for value in column.values)
     if column.low is not None and not isinstance(column.low, str):
-        values = f"{_value(column.low)} .. {_value(column.high)}"
-    else:
-        values = "  ".join(_value(value) for value in column.values)
-    return [column.name, column.type, nulls, distinct, human_bytes(column.bytes), ratio, encodings, values]
+        values = f"{_value(column.low)} .. {_value(column.high)}: {values}"
+    values = values if len(values) <= MAX_VALUES else values[: MAX_VALUES - 3] + "..."
+    kind = re.sub(r"<(element|item|array_element): ", "<", column.type.replace(" not null", ""))
+    return [column.name, kind, nulls, distinct, human_bytes(column.bytes), ratio, encodings, values]
 
 
 def _share(share: float | None) -> str:
@@ -119,12 +142,16 @@ def _plot(column: Column, lengths: Lengths) -> str:
     """A list column's lengths as horizontal bars."""
     total, top = sum(lengths.counts), max(lengths.counts)
     lines = [
-        f"{column.name}: list lengths, mean {lengths.mean:.1f}, p50 {lengths.p50:,}, p99 {lengths.p99:,}, max {lengths.max:,}"
+        f"{column.name}: list lengths, mean {lengths.mean:.1f}, p50 {lengths.p50:,}, "
+        f"p99 {lengths.p99:,}, max {lengths.max:,}"
     ]
-    labels = [f"{a:,}" if b == a + 1 else f"{a:,}-{b - 1:,}" for a, b in zip(lengths.edges, lengths.edges[1:], strict=False)]
+    labels = [
+        f"{a:,}" if b == a + 1 else f"{a:,}-{b - 1:,}"
+        for a, b in zip(lengths.edges, lengths.edges[1:], strict=False)
+    ]
     width = max(map(len, labels))
     for label, count in zip(labels, lengths.counts, strict=True):
         eighths = round(8 * BAR * count / top)
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         lines.append(f"  {label:>{width}} {bar:<{BAR}} {100 * count / total:5.1f} %")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)

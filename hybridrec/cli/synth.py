@@ -29,29 +29,47 @@ def _count(text: str | int) -> int:
 
 
 def synth(
-    out: Annotated[Path, typer.Argument(help="Parquet file to write; with --files above 1 a folder.", show_default=False)],
-    rows: Annotated[int, typer.Option(parser=_count, metavar="N", help="Rows: 2000000, or 2M (k, M, B).")] = 1_000_000,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed and columns: same data, and fewer rows are a prefix.")] = 0,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Parquet file to write; with --files above 1 a folder.")
+    ],
+    rows: Annotated[
+        int, typer.Option(parser=_count, metavar="N", help="Rows: 2000000, or 2M (k, M, B).")
+    ] = 1_000_000,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Same seed and columns: same data, and fewer rows are a prefix.")
+    ] = 0,
     files: Annotated[int, typer.Option(min=1, max=200, help="Spread the rows over this many files.")] = 1,
     ids: Annotated[int, typer.Option(min=1, help="Id columns (int64, power-law popularity).")] = 26,
     dense: Annotated[int, typer.Option(min=0, help="Dense columns (float32).")] = 13,
     histories: Annotated[int, typer.Option(min=0, help="History columns (list<int64>, ragged).")] = 2,
     vocabulary: Annotated[int, typer.Option(min=10, help="Distinct ids of the largest id column.")] = 200_000,
-    history_length: Annotated[int, typer.Option(min=1, help="Mean length of a history; the longest is 4 times that.")] = 10,
+    history_length: Annotated[
+        int, typer.Option(min=1, help="Mean length of a history; the longest is 4 times that.")
+    ] = 10,
     auc: Annotated[float, typer.Option(help="Best AUC to plant, from 0.5 to 0.99.")] = 0.80,
     click_rate: Annotated[float, typer.Option(help="Share of clicks, from 0.01 to 0.99.")] = 0.25,
     row_group_rows: Annotated[int, typer.Option(min=1, help="Rows per row group.")] = 131_072,
     compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
-    probability: Annotated[bool, typer.Option("--probability", help="Add the true click probability as a column.")] = False,
+    probability: Annotated[
+        bool, typer.Option("--probability", help="Add the true click probability as a column.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")
+    ] = False,
 ) -> None:
     """Write synthetic click data whose best possible AUC is known.
 
-    Columns: click (label), id_1 ... id_26, dense_1 ... dense_13, history_1, history_2. Clicks are drawn from a planted
-    model of per-id effects, pairs of ids, dense values and histories that meet the row's own id. No model can
-    expect a higher AUC than the one printed: that of the true probabilities against the labels as drawn. It is
-    stored in the file's metadata under hybridrec.synthetic. Memory does not grow with the rows.
+    Columns: click (the label), id_1 ... id_26, dense_1 ... dense_13, history_1,
+    history_2. Clicks are drawn from a planted model: effects of single ids, pairs
+    of ids, dense values, and histories that meet the row's own id.
+
+    The best possible AUC that is printed is the one of the true probabilities
+    against the labels as drawn; no model can expect more. It is also stored in
+    the metadata of every file, under hybridrec.synthetic.
+
+    The rows depend on the seed and the columns alone, not on --files or
+    --row-group-rows. Memory does not grow with the rows.
 
     [bold]Examples[/bold]
 
@@ -83,7 +101,9 @@ def synth(
         return
     seconds = time.monotonic() - start
     where = str(out) if files == 1 else f"{out} ({files} files)"
-    typer.echo(f"wrote {where}: {summary.rows:,} rows, {human_bytes(summary.bytes)}, {rows / seconds:,.0f} rows/s")
+    typer.echo(
+        f"wrote {where}: {summary.rows:,} rows, {human_bytes(summary.bytes)}, {rows / seconds:,.0f} rows/s"
+    )
     if summary.best_auc is None:
         typer.echo("best possible AUC: undefined, the rows are all clicks or all not")
     else:

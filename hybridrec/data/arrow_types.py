@@ -36,8 +36,44 @@ def element_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def without_dictionary(type_: pa.DataType) -> pa.DataType:
+    """The type of a column once its dictionary is decoded."""
+    return type_.value_type if pt.is_dictionary(type_) else type_
+
+
+def without_views(type_: pa.DataType) -> pa.DataType:
+    """The type with large strings and binary for views of them, which Arrow cannot gather."""
+    if is_list(type_):
+        inner = type_.value_field.with_type(without_views(type_.value_type))
+        size = fixed_size(type_)
+        return (
+            pa.large_list(inner) if pt.is_large_list(type_) else pa.list_(inner, -1 if size is None else size)
+        )
+    if pt.is_string_view(type_):
+        return pa.large_string()
+    return pa.large_binary() if pt.is_binary_view(type_) else type_
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Strings and binary of every layout."""
+    string = pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_)
+    binary = pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_binary_view(type_)
+    return string or binary or pt.is_fixed_size_binary(type_)
+
+
+def is_whole(type_: pa.DataType) -> bool:
+    """Types whose values are whole numbers: integers, bools, dates and times, but not intervals."""
+    moment = pt.is_temporal(type_) and not pt.is_interval(type_)
+    return pt.is_integer(type_) or pt.is_boolean(type_) or moment
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Whole numbers, floats, decimals, and the null type, which stands for any."""
+    return is_whole(type_) or pt.is_floating(type_) or pt.is_decimal(type_) or pt.is_null(type_)
+
+
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type without dictionaries and with one kind of list and string: two files agree when these are equal.
+    """The type without dictionaries, with one kind of list and string: equal for files that agree.
 
     >>> plain_type(pa.dictionary(pa.int32(), pa.large_string()))
     DataType(string)
@@ -78,7 +114,9 @@ def type_from_json(made: Any) -> pa.DataType:
         try:
             return pa.type_for_alias(made)
         except ValueError:
-            raise ValueError(f"{made!r} is not the name of an Arrow type (int64, float32, string, ...)") from None
+            raise ValueError(
+                f"{made!r} is not the name of an Arrow type (int64, float32, string, ...)"
+            ) from None
     if "fixed_size_list" in made:
         return pa.list_(type_from_json(made["fixed_size_list"]), made["size"])
     if "dictionary" in made:

@@ -23,7 +23,7 @@ from hybridrec.data.restore import Restore
 from hybridrec.data.rows import RowSet, last_rows
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle
-from hybridrec.data.stream import StreamRows
+from hybridrec.data.stream_source import StreamRows
 from hybridrec.types import Batch
 
 By = Literal["rows", "batch"]
@@ -225,7 +225,7 @@ class Dataset(IterableDataset[Batch]):
 
     def _run(self, position: Position, cursor: _Cursor, keep_step: bool = True) -> BatchIterator:
         shard, rows = self._shard, self._rows
-        decoder = Decoder(self._schema, rows.steps, spare=self._effort.prefetch + 2)
+        decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps, self._effort.prefetch + 2)
         reading = rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
         shuffle = self._shuffle_of(reading.row_bytes)
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
@@ -315,6 +315,7 @@ class _Cursor:
         self.now: Position | None = None  # where the newest iterator stands
         self.chunk_rows: int | None = None
         self.shuffle: Shuffle | None = None
+        self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
         self.lost: dict[str, int] = {}
         self._shared = mmap.mmap(-1, 4 * WORKERS)  # epochs begun by each DataLoader worker, seen by forked processes
 
@@ -343,7 +344,7 @@ class _Cursor:
         return any(self._shared[:])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__, _shared=None)
+        state = dict(self.__dict__, _shared=None, decoder=None)
         if multiprocessing.context.get_spawning_popen() is not None:
             self._shared[:4] = (1).to_bytes(4, "little")  # on its way into a spawned worker
         return state

@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from hybridrec import _native
+from hybridrec.data.arrow_types import is_text, is_whole
+from hybridrec.data.lists import null_mask
 
 SEED = 0
 
@@ -56,8 +58,7 @@ def hash_array(array: pa.Array, seed: int = SEED) -> pa.Int64Array:
         ints = as_int64(array)
         address = ints.buffers()[1].address + 8 * ints.offset
         _native.hash_int64(address, len(ints), out.ctypes.data, seed)
-    nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    return pa.array(out, mask=nulls)
+    return pa.array(out, mask=null_mask(array))
 
 
 def hash_pairs(left: np.ndarray, right: np.ndarray, seed: int = SEED) -> np.ndarray:
@@ -80,30 +81,6 @@ def as_int64(array: pa.Array) -> pa.Array:
     if pa.types.is_uint64(kind) or pa.types.is_temporal(kind):
         return array.view(pa.int64())
     return array.cast(pa.int64())
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Strings and binary of every layout."""
-    names = (
-        "string",
-        "large_string",
-        "string_view",
-        "binary",
-        "large_binary",
-        "fixed_size_binary",
-        "binary_view",
-    )
-    return any(getattr(pa.types, f"is_{name}")(kind) for name in names)
-
-
-def is_whole(kind: pa.DataType) -> bool:
-    """Types whose values are whole numbers: integers, bools, dates and times."""
-    interval = pa.types.is_interval(kind)
-    return (
-        pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or (pa.types.is_temporal(kind) and not interval)
-    )
 
 
 def is_hashable(kind: pa.DataType) -> bool:

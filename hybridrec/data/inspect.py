@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 
+from hybridrec.data.arrow_types import is_list, plain_type
 from hybridrec.data.files import File, find_files
 
+pc: Any = pyarrow.compute  # its functions are made at import, unseen by pyright
 SAMPLED_GROUPS = 16
 HISTOGRAM_BARS = 10
 SHOWN_VALUES = 3
@@ -21,7 +23,7 @@ SHOWN_VALUES = 3
 
 @dataclass
 class Lengths:
-    """Lengths of a column's lists (null lists left out); `counts[i]` lists have a length in [edges[i], edges[i + 1])."""
+    """Lengths of the lists that are not null; `counts[i]` of them lie in [edges[i], edges[i + 1])."""
 
     mean: float
     p50: int
@@ -33,7 +35,7 @@ class Lengths:
 
 @dataclass
 class Column:
-    """One leaf column; struct fields have dotted names. Shares are of rows, `element_nulls` of list elements."""
+    """One leaf column (struct fields have dotted names). Shares are of rows, `element_nulls` of elements."""
 
     name: str
     type: str
@@ -75,10 +77,10 @@ class Report:
 def inspect(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], sample_rows: int = 100_000
 ) -> Report:
-    """Describe Parquet files (paths, globs, folders, URLs) of one schema: sizes, nulls, distinct values, list lengths.
+    """Describe Parquet files (paths, globs, folders, URLs) of one schema: sizes, nulls, values, list lengths.
 
-    Sizes and encodings are exact. Null shares of flat columns come from the statistics in the footers. The rest
-    is exact when the data have at most `sample_rows` rows, else from a sample spread over up to 16 row groups.
+    Sizes and encodings are exact. Null shares of flat columns come from the statistics in the footers. The
+    rest is exact when the data have at most `sample_rows` rows, else from a sample of up to 16 row groups.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/a.parquet"
@@ -102,7 +104,11 @@ def inspect(
     _add_footers(columns, [group for _, _, group in groups], rows)
     chunks = [group.column(c) for _, _, group in groups for c in range(group.num_columns)]
     sizes = [group.num_rows for _, _, group in groups] or [0]
-    metadata = {k.decode(): v.decode(errors="replace") for k, v in (first.metadata or {}).items() if k != b"ARROW:schema"}
+    metadata = {
+        k.decode(): v.decode(errors="replace")
+        for k, v in (first.metadata or {}).items()
+        if k != b"ARROW:schema"
+    }
     return Report(
         files=[file.name for file in files],
         rows=rows,
@@ -134,10 +140,11 @@ def _first_line(error: Exception) -> str:
 
 def _check_agreement(first: File, schema: pa.Schema, file: File, other: pa.Schema) -> None:
     for name in dict.fromkeys([*schema.names, *other.names]):
-        types = [s.field(name).type if name in s.names else "absent" for s in (schema, other)]
+        types = [plain_type(s.field(name).type) if name in s.names else "absent" for s in (schema, other)]
         if types[0] != types[1]:
             raise ValueError(
-                f"{file.name}: column {name!r} is {types[1]}, in {first.name} it is {types[0]}; inspect them apart"
+                f"{file.name}: column {name!r} is {types[1]}, in {first.name} it is {types[0]}; "
+                "inspect them apart"
             )
 
 
@@ -162,7 +169,8 @@ def _sample(groups: list[tuple[File, int, pq.RowGroupMetaData]], schema: pa.Sche
         except (pa.ArrowException, OSError, StopIteration) as error:
             raise ValueError(f"{file.name}, row group {g}: {_first_line(error)}") from None
     plain = schema.remove_metadata()
-    return pa.Table.from_batches([part.replace_schema_metadata(None) for part in parts], plain)
+    tables = [pa.Table.from_batches([part]).select(schema.names).cast(plain) for part in parts]
+    return pa.concat_tables(tables) if tables else plain.empty_table()
 
 
 def _columns(schema: pa.Schema, sample: pa.Table, rows: int) -> list[Column]:
@@ -184,7 +192,11 @@ def _leaves(name: str, array: pa.Array) -> list[tuple[str, pa.Array]]:
     if not pa.types.is_struct(array.type):
         return [(name, array)]
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
-    return [leaf for f, child in zip(fields, array.flatten(), strict=True) for leaf in _leaves(f"{name}.{f}", child)]
+    return [
+        leaf
+        for f, child in zip(fields, array.flatten(), strict=True)
+        for leaf in _leaves(f"{name}.{f}", child)
+    ]
 
 
 def _column(name: str, array: pa.Array, rows: int) -> Column:
@@ -195,17 +207,13 @@ def _column(name: str, array: pa.Array, rows: int) -> Column:
     if len(array):
         column.nulls = array.null_count / len(array)
     elements = array
-    if _is_list(array.type):
+    if is_list(array.type):
         column.lengths = _lengths(pc.list_value_length(array.drop_null()).to_numpy(zero_copy_only=False))
-        while _is_list(elements.type):
+        while is_list(elements.type):
             elements = elements.flatten()
         column.element_nulls = elements.null_count / len(elements) if len(elements) else None
     column.distinct = _distinct(elements.drop_null(), whole)
     return column
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
 def _shown(value: Any) -> Any:
@@ -226,7 +234,7 @@ def _shown(value: Any) -> Any:
 
 
 def _distinct(values: pa.Array, whole: bool) -> int | None:
-    """Exact over all rows; from a sample Chao's estimate, seen + once^2 / (2 twice), a lower bound on average."""
+    """Exact over all rows; from a sample Chao's estimate, about seen + once^2 / (2 twice)."""
     try:
         counts = pc.value_counts(values).field("counts").to_numpy()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -244,8 +252,7 @@ def _lengths(lengths: np.ndarray) -> Lengths | None:
     width = -(-(longest + 1) // HISTOGRAM_BARS)
     edges = np.arange(0, longest + 1 + width, width)
     counts = np.histogram(lengths, edges)[0]
-    if edges[-1] == longest and len(counts):  # numpy's last bin is closed
-        edges[-1] += 1
+    edges[-1] = longest + 1
     p50, p99 = np.quantile(lengths, [0.5, 0.99], method="inverted_cdf")
     return Lengths(float(lengths.mean()), int(p50), int(p99), longest, edges.tolist(), counts.tolist())
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hybridrec.data.hashing import as_int64, hash_array, is_text, is_whole
+from hybridrec.data.arrow_types import is_text, is_whole, without_dictionary, without_views
+from hybridrec.data.hashing import as_int64, hash_array
 
 
 class KeyIndex:
@@ -44,7 +45,7 @@ class KeyIndex:
 
     def matches(self, kind: pa.DataType) -> bool:
         """Whether values of this type can be looked up: text among text, numbers among numbers."""
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kind = without_dictionary(kind)
         return pa.types.is_null(kind) or (is_text(kind) if is_text(self.type) else is_whole(kind))
 
     def find(self, array: pa.Array) -> np.ndarray:
@@ -60,6 +61,7 @@ class KeyIndex:
         if pa.types.is_null(kind) or not len(self):
             return np.full(len(array), -1, np.int64)
         if is_text(kind):
+            array = array.cast(without_views(kind))
             return self._verified(array, self._search(hash_array(array, self._seed), np.dtype(np.int64)))
         return self._search(array, self._sorted.dtype)
 
@@ -122,7 +124,8 @@ class Join:
             raise ValueError(f"the table repeats a column name: {_listed(table.column_names)}; rename one")
         self.on = on
         self.prefix = prefix
-        table = table.unify_dictionaries()
+        plain = pa.schema([f.with_type(without_views(f.type)) for f in table.schema], table.schema.metadata)
+        table = (table if plain == table.schema else table.cast(plain)).unify_dictionaries()
         self._fields = [
             f.with_name(prefix + f.name).with_nullable(True) for f in table.schema if f.name != on
         ]

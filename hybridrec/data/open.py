@@ -15,7 +15,7 @@ from hybridrec.data.parquet_source import ParquetSource
 from hybridrec.data.rows import RowSet
 from hybridrec.data.schema import Schema
 from hybridrec.data.source import Source
-from hybridrec.data.stream import StreamRows
+from hybridrec.data.stream_source import StreamRows
 
 MEMORY = 768 << 20
 

@@ -8,13 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+COMPRESSIONS = ("zstd", "snappy", "lz4", "gzip", "brotli", "none")
+
+
+def check_compression(name: str) -> str:
+    """The name of a Parquet compression, if it is one.
+
+    >>> check_compression("zstd")
+    'zstd'
+    """
+    if name not in COMPRESSIONS:
+        raise ValueError(f"compression {name!r} is not one of {', '.join(COMPRESSIONS)}")
+    return name
+
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it into place on success, delete it on any error.
 
-    An existing file is refused unless `force`. After Ctrl-C or an error nothing is left; after SIGKILL at most
-    a hidden file (name starting with a dot, which no reader lists) remains, and `path` is as it was.
+    An existing file is refused unless `force`. After Ctrl-C or an error nothing is left; after SIGKILL at
+    most a hidden file (name starting with a dot, which no reader lists) remains, and `path` is as it was.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

@@ -22,7 +22,7 @@ from hybridrec.data.position import Position, Walk, walk
 from hybridrec.data.restore import Restore
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
-from hybridrec.data.source import Source
+from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
 
 CHUNK_BYTES = 16 << 20  # large enough that per-chunk costs vanish, small enough that many chunks fit the ceiling
@@ -31,11 +31,49 @@ SAMPLE_ROWS = 1024
 
 
 @dataclass(frozen=True)
-class Selection:
-    """One choice of rows: those for which `expression` holds, or part of a cut by position or at random."""
+class Where:
+    """The rows for which an expression holds; only `possible` groups can have some."""
 
-    text: str
-    apply: Callable[[RowSet, list[Span]], list[Span]]
+    expression: pc.Expression
+    possible: frozenset[int]
+
+    def __str__(self) -> str:
+        return f"where({self.expression})"
+
+    def apply(self, rows: RowSet, spans: list[Span]) -> list[Span]:
+        spans = [span for span in spans if span.group in self.possible and span.rows]
+        with ThreadPoolExecutor(8, thread_name_prefix="hybridrec-where") as pool:
+            kept = list(pool.map(lambda span: self._kept(rows.source, span), spans))
+        for span, result in zip(spans, kept, strict=True):
+            if isinstance(result, BadFile):
+                rows.lose(result, span.rows)
+        return [span for span in kept if isinstance(span, Span) and span.rows]
+
+    def _kept(self, source: Source, span: Span) -> Span | BadFile:
+        try:
+            mask = source.mask(span.group, self.expression)[span.start : span.stop]
+        except BadFile as bad:
+            return bad
+        return Span.of_mask(span.group, mask & span.mask(span.start, span.stop), span.start)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One side of a cut: a fraction of the rows in file order, or (`seed`) drawn at random; `second` is the rest."""
+
+    fraction: float
+    seed: int | None
+    second: bool
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f", seed={self.seed}"
+        return f"split({self.fraction}{seed}, part={int(self.second)})"
+
+    def apply(self, rows: RowSet, spans: list[Span]) -> list[Span]:
+        if self.seed is not None:
+            return _drawn(spans, self.fraction, self.seed, not self.second)
+        border = round(count(spans) * self.fraction)
+        return take(spans, border) if self.second else take(spans, 0, border)
 
 
 @dataclass(frozen=True)
@@ -55,13 +93,21 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class _Sizes:
+    row_bytes: float  # decoded, after joins and restores
+    rows_per_stored: float  # 1, or the rows of a deduplicated block
+
+
+@dataclass(frozen=True)
 class RowSet:
     """Rows of a source: all of them, or what some selections leave, with columns joined or blocks restored."""
 
     source: Source
-    selections: tuple[Selection, ...] = ()
+    skip_bad: bool = False
+    selections: tuple[Where | Part, ...] = ()
     steps: tuple[Join | Restore, ...] = ()
-    _measured: dict[tuple[str, ...], float] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    _lost: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    _measured: dict[tuple[str, ...], _Sizes] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     # -- choosing -----------------------------------------------------------------------------------------------------
 
@@ -69,52 +115,51 @@ class RowSet:
         if self._restore is not None:
             raise ValueError("where() on deduplicated blocks cannot see rows; filter when the blocks are written")
         expression = as_expression(where)
-        possible = self.source.prune(expression)
-        return self._select(f"where({expression})", lambda rows, spans: rows._filtered(spans, expression, possible))
+        return self._select(Where(expression, frozenset(self.source.prune(expression))))
 
     def split(self, at: Any, by: str | None, seed: int | None) -> tuple[RowSet, RowSet]:
         if by is not None:
             return self._split_by(by, at)
         if not isinstance(at, float | int) or not 0 < at < 1:
             raise ValueError(f"split({at!r}): a fraction between 0 and 1, or a value of the column named by by=")
-        if seed is None:
-            text = f"split({at}, part={{}})"
-            first = self._select(text.format(0), lambda _, spans: take(spans, 0, round(count(spans) * at)))
-            return first, self._select(text.format(1), lambda _, spans: take(spans, round(count(spans) * at)))
-        text = f"split({at}, seed={seed}, part={{}})"
-        return (
-            self._select(text.format(0), lambda _, spans: _drawn(spans, at, seed, True)),
-            self._select(text.format(1), lambda _, spans: _drawn(spans, at, seed, False)),
-        )
+        return self._select(Part(at, seed, False)), self._select(Part(at, seed, True))
 
     def _split_by(self, column: str, at: Any) -> tuple[RowSet, RowSet]:
         if column not in self.source.schema.names:
             raise ValueError(f"no column named {column!r}; the data has {', '.join(self.source.schema.names)}")
-        field = pc.field(column)
-        if nulls := count(self.where(field.is_null()).spans):
-            raise ValueError(f"split by {column!r}: {nulls} rows have a null there and belong to neither side; filter them")
-        value = pa.scalar(at)
-        value = value.cast(self.source.schema.field(column).type) if value.type != field else value
+        kind, field = self.source.schema.field(column).type, pc.field(column)
+        try:
+            value = _scalar(at, kind)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ValueError(f"split by {column!r}: {at!r} is no value of its type {kind} ({error})") from None
+        if nulls := count(self.where(field.is_null(nan_is_null=True)).spans):
+            raise ValueError(
+                f"split by {column!r}: {nulls} rows have a null or NaN there and belong to neither side; filter them"
+            )
         return self.where(field < value), self.where(field >= value)
 
     def with_step(self, step: Join | Restore) -> RowSet:
         if isinstance(step, Restore) and (self.selections or self.steps):
             raise ValueError("restore() comes before where(), split() and join()")
         step.output(self.schema)  # fails on columns that are missing or that clash
-        return RowSet(self.source, self.selections, (*self.steps, step))
+        return RowSet(self.source, self.skip_bad, self.selections, (*self.steps, step), self._lost)
 
-    def _select(self, text: str, apply: Callable[[RowSet, list[Span]], list[Span]]) -> RowSet:
-        return RowSet(self.source, (*self.selections, Selection(text, apply)), self.steps)
+    def _select(self, selection: Where | Part) -> RowSet:
+        return RowSet(self.source, self.skip_bad, (*self.selections, selection), self.steps, self._lost)
 
-    def _filtered(self, spans: list[Span], expression: pc.Expression, possible: set[int]) -> list[Span]:
-        spans = [span for span in spans if span.group in possible and span.rows]
+    def lose(self, bad: BadFile, rows: int) -> None:
+        """Leave out the rows of a group that cannot be read, and count them, where that is the policy."""
+        if not self.skip_bad:
+            raise bad
+        self._lost[bad.file, bad.row_group] = rows
 
-        def keep(span: Span) -> Span:
-            mask = self.source.mask(span.group, expression)[span.start : span.stop]
-            return Span.of_mask(span.group, mask & span.mask(span.start, span.stop), span.start)
-
-        with ThreadPoolExecutor(8, thread_name_prefix="hybridrec-where") as pool:
-            return [span for span in pool.map(keep, spans) if span.rows]
+    @property
+    def lost(self) -> dict[str, int]:
+        """Rows left out, by file: unknown (0) where the file could not be opened."""
+        lost = {name: 0 for name, _ in self.source.bad}
+        for (file, _), rows in self._lost.items():
+            lost[file] = lost.get(file, 0) + rows
+        return lost
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -147,40 +192,59 @@ class RowSet:
         assert self._restore is not None
         column = self._restore.groups[0][0]
 
-        def ends(group: int) -> np.ndarray:
-            counts = [Restore.rows(chunk.column(0)) for chunk in self.source.open(group, [column], 65536)]
+        def ends(group: int) -> np.ndarray | BadFile:
+            try:
+                counts = [Restore.rows(chunk.column(0)) for chunk in self.source.open(group, [column], 65536)]
+            except BadFile as bad:
+                return bad
             return np.concatenate([[0], np.cumsum(np.concatenate(counts))])
 
         with ThreadPoolExecutor(8, thread_name_prefix="hybridrec-count") as pool:
-            return list(pool.map(ends, range(len(self.source.groups))))
+            counted = list(pool.map(ends, range(len(self.source.groups))))
+        for i, result in enumerate(counted):
+            if isinstance(result, BadFile):
+                self.lose(result, 0)  # how many rows its blocks made is unknown
+                counted[i] = np.zeros(self.source.groups[i].rows + 1, np.int64)
+        return [result for result in counted if not isinstance(result, BadFile)]
 
     def count(self) -> int:
         return count(self.spans)
 
     def fingerprint(self) -> str:
-        """A hash over the files' layout and the selections: equal where the rows and their order are."""
-        parts = [self.source.fingerprint, *(s.text for s in self.selections), str(self._restore)]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+        """A hash over the files' layout and the rows selected: equal where the rows and their order are."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(f"{self.source.fingerprint}\n{self._restore}\n".encode())
+        for span in self.spans if self.selections else ():
+            digest.update(f"{span.group} {span.start} {span.stop}\n".encode() + (span.keep or b""))
+        return digest.hexdigest()[:32]
 
     def lines(self) -> list[str]:
         names = [f"join(on={s.on!r})" if isinstance(s, Join) else f"restore({dict(s.groups)})" for s in self.steps]
-        return [selection.text for selection in self.selections] + names
+        return [str(selection) for selection in self.selections] + names
 
     # -- how it is read -----------------------------------------------------------------------------------------------
 
     def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
         wanted = _columns(schema)
         columns = self._stored(wanted)
-        row_bytes = self._row_bytes(tuple(columns))
+        missing = self._missing(schema, columns)
+        columns = [name for name in columns if name not in missing]
+        sizes = self._sizes(tuple(columns))
+        row_bytes = sizes.row_bytes
         if chunk_rows is None:
-            fit = int(CHUNK_BYTES / row_bytes)
-            chunk_rows = min(max(1 << max(fit, 1).bit_length() - 1, CHUNK_ROWS[0]), CHUNK_ROWS[1])
+            fit = int(CHUNK_BYTES / row_bytes / sizes.rows_per_stored)
+            least = CHUNK_ROWS[0] if self._restore is None else 1
+            chunk_rows = min(max(1 << max(fit, 1).bit_length() - 1, least), CHUNK_ROWS[1])
         # what is left for decoding once the finished batches have their place
         decode_bytes = max(effort.memory // 3, effort.memory - int((effort.prefetch + 1) * batch_size * row_bytes))
-        largest = max((group.rows for group in self.source.groups), default=0) * row_bytes
+        largest = max((group.rows for group in self.source.groups), default=0) * row_bytes * sizes.rows_per_stored
         by_columns = effort.threads > 1 and largest * effort.threads > decode_bytes
         self._check_absent(schema, columns)
-        absent = [frozenset(self.source.absent(file) & set(columns)) for file in range(len(self.source.files))]
+        files = range(len(self.source.files))
+        absent = [frozenset(self.source.absent(file) & set(columns) | missing) for file in files]
         rows = chunk_rows
 
         def borders(group: int) -> np.ndarray:
@@ -198,23 +262,24 @@ class RowSet:
             decode_bytes,
         )
 
-    def _row_bytes(self, columns: tuple[str, ...]) -> float:
-        """Decoded bytes of a row, measured on the first rows that can be read: a function of the data alone."""
+    def _sizes(self, columns: tuple[str, ...]) -> _Sizes:
+        """Measured on the first rows that can be read: a function of the data alone."""
         if columns not in self._measured:
             self._measured[columns] = self._measure(list(columns))
         return self._measured[columns]
 
-    def _measure(self, columns: list[str]) -> float:
-        for number, group in enumerate(self.source.groups[:8]):
+    def _measure(self, columns: list[str]) -> _Sizes:
+        for number in range(min(8, len(self.source.groups))):
             try:
-                sample = next(self.source.open(number, columns, SAMPLE_ROWS))
+                stored = rows = next(self.source.open(number, columns, SAMPLE_ROWS))
+                for step in self.steps:
+                    rows = step(rows)
             except ValueError:  # a bad file is reported when its rows are due
                 continue
-            size = sum(_decoded_bytes(column) for column in sample.columns)
-            if self._restore is not None:
-                size *= sample.num_rows / max(1, int(self._block_ends[number][min(SAMPLE_ROWS, group.rows)]))
-            return max(1.0, size / sample.num_rows)
-        return 8.0 * max(1, len(columns))
+            if rows.num_rows:
+                size = sum(_decoded_bytes(column) for column in rows.columns)
+                return _Sizes(max(1.0, size / rows.num_rows), rows.num_rows / stored.num_rows)
+        return _Sizes(8.0 * max(1, len(columns)), 1.0)
 
     def _stored(self, wanted: list[str]) -> list[str]:
         """The columns of the files behind these columns of the rows."""
@@ -226,6 +291,17 @@ class RowSet:
             else:
                 columns = list(step.needs(columns))
         return columns
+
+    def _missing(self, schema: Schema, columns: list[str]) -> frozenset[str]:
+        """Columns that no file has; the schema must declare what stands in for them."""
+        missing = frozenset(columns) - set(self.source.schema.names)
+        for name in sorted(missing):
+            if name not in schema or schema[name].default is None:
+                known = ", ".join(self.source.schema.names)
+                raise ValueError(
+                    f"no column named {name!r}; the data has {known}; a column that is nowhere needs a default="
+                )
+        return missing
 
     def _check_absent(self, schema: Schema, columns: list[str]) -> None:
         for file, name in enumerate(self.source.files):
@@ -282,3 +358,11 @@ def _drawn(spans: list[Span], fraction: float, seed: int, inside: bool) -> list[
         chosen = (z ^ (z >> np.uint64(31))) < np.uint64(min(int(fraction * 2**64), 2**64 - 1))
         made.append(Span.of_mask(span.group, (chosen == inside) & span.mask(span.start, span.stop), span.start))
     return [span for span in made if span.rows]
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A Python value as one of this type: directly, or by a cast (a text as a time, a number as another)."""
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError):
+        return pa.scalar(value).cast(kind)

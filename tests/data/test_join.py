@@ -102,6 +102,18 @@ def test_a_table_in_chunks_with_other_dictionaries_joins_as_one():
     assert result["colour"].to_pylist() == ["red", "blue", "red"]
 
 
+def test_text_that_a_frame_exports_as_views_is_joined():
+    frame = pl.DataFrame({"key": ["a", "b"], "word": ["x", "y"], "tags": [["p"], ["q", "r"]]})
+    assert pa.table(frame).schema.field("word").type == pa.string_view()
+    join = Join(frame, on="key")
+    for kind in (pa.string(), pa.string_view()):
+        batch = pa.record_batch({"key": pa.array(["b", "z", None], kind)})
+        result = join(batch)
+        assert result.schema == join.output(batch.schema)
+        assert result["word"].to_pylist() == ["y", None, None]
+        assert result["tags"].to_pylist() == [["q", "r"], None, None]
+
+
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.RecordBatch.from_pydict])
 def test_frames_that_export_arrow_can_be_joined(frame):
     join = Join(frame({"item": ["x", "y"], "price": [1, 2]}), on="item")

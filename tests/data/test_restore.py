@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridrec.data.restore import Restore, ranges, renest, unnest
+from hybridrec.data.restore import Restore
 
 LISTS = st.sampled_from([pa.list_, pa.large_list])
 USER = Restore([("user_at", ["age", "history"])])
@@ -170,33 +170,3 @@ def test_columns_that_are_not_there_are_named():
 def test_groups_that_make_no_sense_are_refused(groups, message):
     with pytest.raises(ValueError, match=message):
         Restore(groups)
-
-
-@given(st.data())
-def test_a_list_taken_apart_and_put_together_is_the_same(data):
-    kind = data.draw(st.sampled_from([pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 2)]))
-    size = 2 if pa.types.is_fixed_size_list(kind) else 0
-    item = st.lists(st.none() | st.integers(0, 9), min_size=size, max_size=size or 3)
-    rows = data.draw(st.lists(st.none() | item, max_size=8))
-    array = pa.array(rows, kind).slice(data.draw(st.integers(0, len(rows))))
-    items, offsets, valid = unnest(array)
-    assert len(items) == offsets[-1]
-    result = renest(kind, items, offsets, valid)
-    result.validate(full=True)
-    assert result.equals(array)
-
-
-def test_items_hidden_under_null_rows_are_left_out():
-    mask = pa.array([False, True, False])
-    array = pa.ListArray.from_arrays(pa.array([0, 1, 3, 4], pa.int32()), pa.array([1, 2, 3, 4]), mask=mask)
-    items, offsets, valid = unnest(array)
-    assert items.to_pylist() == [1, 4]
-    assert offsets.tolist() == [0, 1, 1, 2]
-    assert valid is not None
-    assert valid.tolist() == [True, False, True]
-
-
-def test_ranges_count_up_from_each_start():
-    items, offsets, _ = unnest(pa.array([[5, 6], [], [7]]))
-    assert ranges(offsets[:-1] + 10, offsets).tolist() == [10, 11, 12]
-    assert len(items) == 3

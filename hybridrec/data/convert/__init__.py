@@ -10,18 +10,31 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybridrec.data.convert.delimited import DelimitedReader, criteo_layout, csv_layout, tsv_layout, with_names
+from hybridrec.data.convert.delimited import (
+    DelimitedReader,
+    criteo_layout,
+    csv_layout,
+    tsv_layout,
+    with_names,
+)
 from hybridrec.data.convert.libsvm import LibsvmReader
 from hybridrec.data.convert.problems import POLICIES, Problems
 from hybridrec.data.convert.values import type_named
 from hybridrec.data.files import File, find_files
-from hybridrec.data.output import atomic_file
+from hybridrec.data.output import atomic_file, check_compression
 from hybridrec.data.rechunk import Rows
 
 __all__ = ["FORMATS", "POLICIES", "Options", "Summary", "convert", "type_named"]
 
 FORMATS = ("csv", "tsv", "criteo", "libsvm")
-_SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".libsvm": "libsvm", ".svm": "libsvm", ".svmlight": "libsvm"}
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+    ".svmlight": "libsvm",
+}
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
@@ -74,7 +87,9 @@ def convert(
     options = options or Options()
     if options.row_group_rows < 1:
         raise ValueError(f"row_group_rows={options.row_group_rows} must be at least 1")
-    files = find_files(inputs, suffixes=tuple(s + c for s in (*_SUFFIXES, ".txt") for c in ("", *_CODECS)), hive=False)
+    files = find_files(
+        inputs, suffixes=tuple(s + c for s in (*_SUFFIXES, ".txt") for c in ("", *_CODECS)), hive=False
+    )
     kind = format or _format_of([file.path for file in files])
     if kind not in FORMATS:
         raise ValueError(f"format {kind!r} is not one of {', '.join(FORMATS)}")
@@ -83,6 +98,7 @@ def convert(
     if kind == "libsvm" and options.types:
         raise ValueError("the columns of libsvm have fixed types; leave --types (types=) out")
     problems = Problems(options.on_error)
+    check_compression(options.compression)
     reader = _reader(kind, options)
     with atomic_file(output, force) as temporary:
         sizes = [_size(file) for file in files]
@@ -109,7 +125,11 @@ def _format_of(paths: list[str]) -> str:
             suffix = os.path.splitext(stem)[1]
         kinds.setdefault(_SUFFIXES.get(suffix), path)
     if None in kinds or len(kinds) > 1:
-        what = f"{kinds[None]} does not tell its format by its name" if None in kinds else "the files differ in format"
+        what = (
+            f"{kinds[None]} does not tell its format by its name"
+            if None in kinds
+            else "the files differ in format"
+        )
         raise ValueError(f"{what}; pass --format (format=) with one of {', '.join(FORMATS)}")
     return cast(str, kinds.popitem()[0])
 
@@ -141,7 +161,11 @@ def _open(file: File) -> tuple[Any, BinaryIO]:
 
 
 def _read(
-    files: list[File], sizes: list[int], reader: DelimitedReader | LibsvmReader, problems: Problems, meter: _Meter
+    files: list[File],
+    sizes: list[int],
+    reader: DelimitedReader | LibsvmReader,
+    problems: Problems,
+    meter: _Meter,
 ) -> Iterator[pa.RecordBatch]:
     before = 0
     for file, size in zip(files, sizes, strict=True):

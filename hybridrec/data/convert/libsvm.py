@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from hybridrec.data.convert.problems import Problems, shown
 
+pc: Any = pyarrow.compute  # its functions are made at import, unseen by pyright
 CHUNK = 4 << 20
 _LABEL = pa.field("label", pa.float32())
 _QID = pa.field("qid", pa.int64())
@@ -23,7 +24,9 @@ class LibsvmReader:
     def __init__(self) -> None:
         self.schema: pa.Schema | None = None
 
-    def read(self, name: str, reopen: object, stream: BinaryIO, problems: Problems) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, name: str, reopen: object, stream: BinaryIO, problems: Problems
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file; blank lines and comments are no rows."""
         before = 0
         for block in _whole_lines(stream):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
+pc: Any = pyarrow.compute  # its functions are made at import, unseen by pyright
 NULL_WORDS = pa.array(["NULL", "null", "\\N", "NA", "N/A", "None"])
 GUESSES = (
     pa.int64(),
@@ -19,14 +21,23 @@ GUESSES = (
     pa.timestamp("us", "UTC"),
 )
 TYPE_NAMES = (
-    "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 bool string binary date32 "
-    "timestamp[s] timestamp[ms] timestamp[us] timestamp[ns]"
-).split()
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"),
+    *(
+        "bool",
+        "string",
+        "binary",
+        "date32",
+        "timestamp[s]",
+        "timestamp[ms]",
+        "timestamp[us]",
+        "timestamp[ns]",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Parser:
-    """Turns a column of fields (binary, null where empty) into values of `type`; ArrowInvalid if one does not fit."""
+    """Turns fields (binary, null where empty) into values of `type`; ArrowInvalid if one does not fit."""
 
     type: pa.DataType
     what: str  # for messages: "x is not {what}"
@@ -44,7 +55,9 @@ class Parser:
             if len(fields) == 1:
                 return [first]
             half = len(fields) // 2
-            return self.bad_rows(fields.slice(0, half), first) + self.bad_rows(fields.slice(half), first + half)
+            return self.bad_rows(fields.slice(0, half), first) + self.bad_rows(
+                fields.slice(half), first + half
+            )
         return []
 
 
@@ -93,7 +106,7 @@ def hexadecimal() -> Parser:
 
 
 def infer(fields: pa.Array) -> Parser:
-    """The first type that all fields fit; text with leading zeros (007) stays text, as does a column of nulls."""
+    """The first type that all fields fit; leading zeros (007) stay text, as does a column of nulls."""
     try:
         texts = fields.cast(pa.string())
     except pa.ArrowInvalid:

@@ -8,7 +8,7 @@ BINS = 1 << 16
 
 
 class StreamingAuc:
-    """AUC of scores in [0, 1] against drawn labels, in bounded memory: 65,536 equal bins, ties count one half.
+    """AUC of scores in [0, 1] against labels, in bounded memory: 65,536 equal bins, ties count one half.
 
     Two rows in the same bin count as tied, which moves the result by less than 1e-5 for smooth scores.
 

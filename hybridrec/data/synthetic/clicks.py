@@ -10,7 +10,8 @@ logit = bias + scale * sum over four parts, each standardised and weighted by th
   dense    per column a * x + b * (x^2 - 1) / 2
   history  (mean of the hashed effects of the ids in the list) * (1 + another effect of the row's own id)
 Interactions come with main effects, as in real logs: a purely multiplicative signal is a saddle that gradient
-descent leaves slowly. A plain DeepFM reaches 95 % of (best AUC - 0.5) in one pass over two million rows.
+descent leaves slowly. On seed 0 a plain DeepFM (dim 8, Adagrad 0.02 for rows, Adam 1e-3, batches of 2,048)
+reached 96 % of (best AUC - 0.5) in one pass over two million rows; less with larger batches, untuned.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ _MASK = (1 << 64) - 1
 class Clicks:
     """What the click data look like; the defaults resemble Criteo's logs with two histories added.
 
-    `vocabulary` is the size of the largest id column, the others go down geometrically to 10. History column h
-    shares its ids with id column `ids - 2h`; its lengths have about the mean `history_length`, the longest four times that.
+    `vocabulary` is the size of the largest id column, the others go down geometrically to 10. The ids of
+    history_1, history_2, ... are those of the last id column, the third to last, ...; a history's length has
+    the mean `history_length` and is at most four times that.
 
     >>> Clicks(ids=3, dense=0, histories=1).names
     ['click', 'id_1', 'id_2', 'id_3', 'history_1']
@@ -160,7 +162,9 @@ class Planted:
             raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2**63 - 1")
         self.spec, self.seed = spec, seed
         self.laws = [PowerLaw.of_column(seed, c, n) for c, n in enumerate(spec.vocabularies)]
-        self.slopes = _normal(_mix(np.arange(2 * spec.dense, dtype=np.uint64), _key(seed, 0, 9))).reshape(-1, 2)
+        self.slopes = _normal(_mix(np.arange(2 * spec.dense, dtype=np.uint64), _key(seed, 0, 9))).reshape(
+            -1, 2
+        )
         self.standard: dict[str, tuple[np.float32, np.float32]] = {}
         self.scale, self.bias = 0.0, 0.0
         self._calibrate()

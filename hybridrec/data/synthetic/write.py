@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hybridrec.data.output import atomic_file, atomic_folder
+from hybridrec.data.output import atomic_file, atomic_folder, check_compression
 from hybridrec.data.rechunk import Rows
 from hybridrec.data.synthetic.auc import StreamingAuc
 from hybridrec.data.synthetic.clicks import BLOCK, Block, Clicks, Planted
@@ -50,7 +50,12 @@ def schema(clicks: Clicks | None = None, probability: bool = False) -> pa.Schema
 
 
 def tables(
-    rows: int, *, seed: int = 0, clicks: Clicks | None = None, chunk_rows: int = 131_072, probability: bool = False
+    rows: int,
+    *,
+    seed: int = 0,
+    clicks: Clicks | None = None,
+    chunk_rows: int = 131_072,
+    probability: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the data as record batches of `chunk_rows` rows, the last one shorter.
 
@@ -81,8 +86,8 @@ def write(
 ) -> Summary:
     """Write click data as Parquet and return a `Summary`; memory does not grow with `rows`.
 
-    `files` > 1 makes `path` a folder of `part-00000.parquet`, ... The output appears whole or not at all. Every
-    footer holds the summary as JSON under `METADATA_KEY`. `progress` is called with the rows written so far.
+    `files` > 1 makes `path` a folder of `part-00000.parquet`, ... The output appears whole or not at all.
+    Every footer holds the summary as JSON under `METADATA_KEY`. `progress` is called with the rows so far.
 
     >>> import tempfile
     >>> summary = write(tempfile.mkdtemp() + "/clicks.parquet", rows=20_000)
@@ -94,7 +99,7 @@ def write(
     _check_count("files", files, 1, MAX_FILES)
     spec = clicks or Clicks()
     options = {
-        "compression": compression,
+        "compression": check_compression(compression),
         # Dense values hardly repeat: a dictionary would only cost time.
         "use_dictionary": spec.id_names + [f"{name}.list.element" for name in spec.history_names],
     }
@@ -175,7 +180,11 @@ def _record_batch(block: Block, columns: pa.Schema) -> pa.RecordBatch:
     arrays += [pa.array(ids) for ids in block.ids]
     arrays += [pa.array(values) for values in block.dense]
     for values, offsets in block.histories:
-        arrays.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)).cast(columns.field("history_1").type))
+        arrays.append(
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)).cast(
+                columns.field("history_1").type
+            )
+        )
     if len(arrays) < len(columns):
         arrays.append(pa.array(block.probability))
     return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -1,0 +1,54 @@
+# Two commands do everything on a fresh machine with Python >= 3.11, a C++ compiler and make:
+#   make quickstart    set up, then run the main job on synthetic click data
+#   make test          set up, then run the tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# The editable install lists the modules it finds: a new one, or a change of the native code, installs it again.
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard csrc/*)
+MODULES := $(shell find hybridrec -name '*.py' | LC_ALL=C sort | cksum | cut -d' ' -f1)
+EDITABLE := $(PIP) --no-build-isolation --editable
+
+.PHONY: quickstart test test-slow lint format bench clean
+
+quickstart: $(VENV)/installed-$(MODULES)
+	$(BIN)/python -m recipes.quickstart
+
+test: $(VENV)/developed-$(MODULES)
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-slow: $(VENV)/developed-$(MODULES)
+	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu"
+
+lint: $(VENV)/developed-$(MODULES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/developed-$(MODULES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/developed-$(MODULES)
+	$(BIN)/python benchmarks/data.py --json --save
+
+# torch first and by its exact version, so that nothing else pulls another build of it.
+$(VENV)/torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	touch $@
+
+$(VENV)/installed-$(MODULES): $(VENV)/torch $(NATIVE)
+	$(PIP) scikit-build-core nanobind cmake ninja
+	$(EDITABLE) .
+	touch $@
+
+$(VENV)/developed-$(MODULES): $(VENV)/torch $(NATIVE)
+	$(PIP) scikit-build-core nanobind cmake ninja
+	$(EDITABLE) '.[dev]'
+	touch $@ $(VENV)/installed-$(MODULES)
+
+clean:
+	rm -rf $(VENV) build dist quickstart
