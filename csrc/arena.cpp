@@ -46,8 +46,20 @@ std::unique_ptr<Arena::Block> Arena::take(size_t bytes) {
       return std::unique_ptr<Block>(new Block{shared_from_this(), block.data, block.capacity});
     }
   }
+  drop_oldest();  // nothing fits: sizes have changed, and so the pool does
   const size_t capacity = capacity_for(bytes);
   return std::unique_ptr<Block>(new Block{shared_from_this(), map(capacity), capacity});
+}
+
+void Arena::drop_oldest() {
+  Free oldest;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (free_.empty()) return;
+    oldest = free_.front();
+    free_.erase(free_.begin());
+  }
+  munmap(oldest.data, oldest.capacity);
 }
 
 size_t Arena::free_bytes() const {
@@ -58,17 +70,8 @@ size_t Arena::free_bytes() const {
 }
 
 void Arena::give_back(uint8_t* data, size_t capacity) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.size() >= spare_ && !free_.empty()) {  // keep the newest: it has the size now in demand
-      std::swap(free_.front().data, data);
-      std::swap(free_.front().capacity, capacity);
-    } else if (spare_ > 0) {
-      free_.push_back({data, capacity});
-      return;
-    }
-  }
-  munmap(data, capacity);
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back({data, capacity});
 }
 
 }  // namespace hybridrec

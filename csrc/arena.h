@@ -1,5 +1,6 @@
 // Recycled memory for batches. First-touching a fresh 100 MB block costs more than filling it, so a block that
-// its last owner lets go of comes back to the pool and serves a later batch.
+// its last owner lets go of comes back to the pool and serves a later batch. The pool never holds more blocks than
+// were in use at once, and lets go of the oldest free one where a new size is asked for.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,6 @@ namespace hybridrec {
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // Keeps at most `spare` free blocks; what comes back beyond that is returned to the system.
-  explicit Arena(size_t spare) : spare_(spare) {}
   ~Arena();
 
   struct Block {
@@ -32,10 +31,10 @@ class Arena : public std::enable_shared_from_this<Arena> {
     size_t capacity;
   };
   void give_back(uint8_t* data, size_t capacity);
+  void drop_oldest();
 
   mutable std::mutex mutex_;
-  std::vector<Free> free_;
-  size_t spare_;
+  std::vector<Free> free_;  // oldest first
 };
 
 }  // namespace hybridrec

@@ -121,8 +121,7 @@ NB_MODULE(_native, m) {
   }, nb::arg("n"), nb::arg("key"), nb::arg("out_addr"));
 
   nb::class_<Arena>(m, "Arena")
-      .def("__init__", [](Arena*) { throw nb::type_error("use Arena.create(spare)"); })
-      .def_static("create", [](size_t spare) { return std::make_shared<Arena>(spare); }, nb::arg("spare"))
+      .def_static("create", [] { return std::make_shared<Arena>(); })
       .def_prop_ro("free_bytes", &Arena::free_bytes);
   nb::class_<HashCache>(m, "HashCache").def(nb::init<>());
   nb::class_<Chunk>(m, "Chunk")

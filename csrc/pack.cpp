@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "simd.h"
 
 namespace hybridrec {
@@ -33,6 +37,28 @@ HYBRIDREC_SIMD void convert_run(const In* in, Out* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(in[i]);
 }
 
+#if defined(__x86_64__)
+// Copies past the cache: a batch is larger than it and is read by somebody else, so fetching the destination's lines
+// before overwriting them would only waste bandwidth. Baseline SSE2: every x86-64 machine has it.
+void stream_copy(void* out, const void* in, size_t bytes) {
+  auto* to = static_cast<uint8_t*>(out);
+  const auto* from = static_cast<const uint8_t*>(in);
+  const size_t head = std::min(bytes, (16 - reinterpret_cast<uintptr_t>(to) % 16) % 16);
+  std::memcpy(to, from, head);
+  size_t at = head;
+  for (; at + 64 <= bytes; at += 64)
+    for (size_t lane = 0; lane < 64; lane += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + at + lane),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at + lane)));
+  _mm_sfence();
+  std::memcpy(to + at, from + at, bytes - at);
+}
+#else
+void stream_copy(void* out, const void* in, size_t bytes) { std::memcpy(out, in, bytes); }
+#endif
+
+constexpr size_t kStream = size_t{32} << 10;  // shorter runs are not worth the fence
+
 // Offsets of one run, moved to where the run lies in the batch.
 template <typename In>
 HYBRIDREC_SIMD void shift_run(const In* in, int64_t shift, int64_t* out, int64_t n) {
@@ -46,7 +72,7 @@ void convert(const Values& values, int64_t first, int64_t n, Out* out) {
     using In = decltype(tag);
     const In* in = static_cast<const In*>(values.data) + first;
     if constexpr (std::is_same_v<In, Out>) {
-      std::memcpy(out, in, n * sizeof(Out));
+      n * sizeof(Out) >= kStream ? stream_copy(out, in, n * sizeof(Out)) : (void)std::memcpy(out, in, n * sizeof(Out));
     } else {
       convert_run(in, out, n);
     }
@@ -306,65 +332,103 @@ class IdWriter {
   bool clean_ = true;  // no null anywhere: lengths are differences of offsets, ids are copied as they lie
 };
 
-// One dense column (or fixed-size list) into its place in a row-major matrix of `stride` floats per row.
-bool write_dense(const DenseField& field, const Chunks& chunks, const Rows& rows, float* matrix, int64_t stride,
-                 Fault& fault) {
-  const auto one = [&](int chunk, int64_t row, float* out) {
-    const Column& column = chunks[chunk]->column(field.column);
-    const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
-    if (column.is_null(row)) {
-      if (field.null == Null::Error) {
-        fault = {Fault::What::NullRow, field.column, chunk, row, 0, 0};
+// Dense columns and fixed-size lists into row-major matrices, a block of rows at a time: the block's part of the
+// matrix stays in the cache while every column is spread over it.
+class DenseWriter {
+ public:
+  DenseWriter(const DenseField& field, const Chunks& chunks, float* matrix, int64_t stride)
+      : field_(field), chunks_(chunks), out_(matrix + field.at), stride_(stride) {
+    plain_ = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
+      const Column& column = chunk->column(field.column);
+      return column.shape == Shape::Scalar && column.validity == nullptr;
+    });
+    const bool floats = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
+      return chunk->column(field.column).values.kind == Kind::Float;
+    });
+    if (plain_ && floats) bases_ = bases<float>(chunks, field.column);
+  }
+
+  // Rows [start, stop) of one chunk to rows `at` and on of the matrix; at most kRows of them.
+  bool run(int64_t chunk, int64_t start, int64_t stop, int64_t at, Fault& fault) const {
+    float* out = out_ + at * stride_;
+    if (!plain_) {
+      for (int64_t row = start; row < stop; ++row, out += stride_)
+        if (!one(static_cast<int>(chunk), row, out, fault)) return false;
+      return true;
+    }
+    float block[kRows];
+    const float* in = block;
+    if (bases_.empty()) {
+      convert(chunks_[chunk]->column(field_.column).values, start, stop - start, block);
+    } else {
+      in = bases_[chunk] + start;
+    }
+    for (int64_t i = 0; i < stop - start; ++i) out[i * stride_] = in[i];
+    return true;
+  }
+
+  // Rows [from, to) of a gathered batch.
+  bool gather(const Rows& rows, int64_t from, int64_t to, Fault& fault) const {
+    for (int64_t j = from; j < to; ++j) {
+      if (!bases_.empty()) {
+        out_[j * stride_] = bases_[rows.chunk_of[j]][rows.row_of[j]];
+      } else if (!one(rows.chunk_of[j], rows.row_of[j], out_ + j * stride_, fault)) {
         return false;
       }
-      std::copy(field.row_default.begin(), field.row_default.end(), out);
-      return true;
     }
-    if (n != field.width) {
-      fault = {Fault::What::Width, field.column, chunk, row, n, field.width};
+    return true;
+  }
+
+  static constexpr int64_t kRows = 512;
+
+ private:
+  bool one(int chunk, int64_t row, float* out, Fault& fault) const {
+    const Column& column = chunks_[chunk]->column(field_.column);
+    const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
+    const auto fail = [&](Fault::What what) {
+      fault = {what, field_.column, chunk, row, n, field_.width};
       return false;
-    }
-    convert(column.values, begin, n, out);
-    if (column.values.validity != nullptr && column.shape != Shape::Scalar)
-      for (int64_t e = 0; e < n; ++e) {
-        if (!column.values.is_null(begin + e)) continue;
-        if (field.null == Null::Error) {
-          fault = {Fault::What::NullElement, field.column, chunk, row, 0, 0};
-          return false;
-        }
-        out[e] = field.row_default[e];
-      }
-    return true;
-  };
-  float* out = matrix + field.at;
-  if (rows.row_of != nullptr) {
-    const bool plain = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
-      const Column& column = chunk->column(field.column);
-      return column.shape == Shape::Scalar && column.validity == nullptr && column.values.kind == Kind::Float;
-    });
-    if (plain) {
-      gather_scalars(bases<float>(chunks, field.column).data(), rows, out, stride);
+    };
+    if (column.is_null(row)) {
+      if (field_.null == Null::Error) return fail(Fault::What::NullRow);
+      std::copy(field_.row_default.begin(), field_.row_default.end(), out);
       return true;
     }
-    for (int64_t j = 0; j < rows.count; ++j, out += stride)
-      if (!one(rows.chunk_of[j], rows.row_of[j], out)) return false;
+    if (n != field_.width) return fail(Fault::What::Width);
+    convert(column.values, begin, n, out);
+    if (column.values.validity == nullptr || column.shape == Shape::Scalar) return true;
+    for (int64_t e = 0; e < n; ++e) {
+      if (!column.values.is_null(begin + e)) continue;
+      if (field_.null == Null::Error) return fail(Fault::What::NullElement);
+      out[e] = field_.row_default[e];
+    }
     return true;
   }
-  constexpr int64_t kBlock = 1024;  // convert a cache-sized run, then spread it over the rows
-  float block[kBlock];
-  for (const Run& run : rows.runs) {
-    const Column& column = chunks[run.chunk]->column(field.column);
-    if (column.shape != Shape::Scalar || column.validity != nullptr) {
-      for (int64_t row = run.start; row < run.stop; ++row, out += stride)
-        if (!one(static_cast<int>(run.chunk), row, out)) return false;
-      continue;
-    }
-    for (int64_t row = run.start; row < run.stop; row += kBlock) {
-      const int64_t n = std::min(kBlock, run.stop - row);
-      convert(column.values, row, n, block);
-      for (int64_t i = 0; i < n; ++i, out += stride) *out = block[i];
-    }
+
+  const DenseField& field_;
+  const Chunks& chunks_;
+  float* out_;
+  int64_t stride_;
+  bool plain_;
+  std::vector<const float*> bases_;  // where every chunk holds plain floats
+};
+
+bool write_dense(const std::vector<DenseWriter>& writers, const Rows& rows, Fault& fault) {
+  constexpr int64_t kRows = DenseWriter::kRows;
+  if (rows.row_of != nullptr) {
+    for (int64_t from = 0; from < rows.count; from += kRows)
+      for (const DenseWriter& writer : writers)
+        if (!writer.gather(rows, from, std::min(rows.count, from + kRows), fault)) return false;
+    return true;
   }
+  int64_t at = 0;
+  for (const Run& run : rows.runs)
+    for (int64_t start = run.start; start < run.stop; start += kRows) {
+      const int64_t stop = std::min(run.stop, start + kRows);
+      for (const DenseWriter& writer : writers)
+        if (!writer.run(run.chunk, start, stop, at, fault)) return false;
+      at += stop - start;
+    }
   return true;
 }
 
@@ -425,10 +489,11 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena&
       std::fill(weights + out.starts[f], weights + out.starts[f + 1], 1.0f);
     }
   }
-  for (const DenseField& field : dense_) {
-    auto* matrix = reinterpret_cast<float*>(base + at.matrix[field.matrix]);
-    if (!write_dense(field, chunks, rows, matrix, width_[field.matrix], fault)) return fault;
-  }
+  std::vector<DenseWriter> dense;
+  dense.reserve(dense_.size());
+  for (const DenseField& field : dense_)
+    dense.emplace_back(field, chunks, reinterpret_cast<float*>(base + at.matrix[field.matrix]), width_[field.matrix]);
+  if (!write_dense(dense, rows, fault)) return fault;
   out.block = std::move(block);
   return std::nullopt;
 }

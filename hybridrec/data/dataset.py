@@ -17,10 +17,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 from hybridrec.data.decode import Decoder
 from hybridrec.data.join import Join
 from hybridrec.data.loader import BatchIterator, Cuts, Effort, Loader
+from hybridrec.data.mixing import Mixing
 from hybridrec.data.partition import steps
 from hybridrec.data.position import Era, Position
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import RowSet, last_rows
+from hybridrec.data.rows import Reading, RowSet, last_rows
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle
 from hybridrec.data.stream_source import StreamRows
@@ -29,7 +30,6 @@ from hybridrec.types import Batch
 By = Literal["rows", "batch"]
 Uneven = Literal["empty", "stop"]
 VERSION = 1
-AUTO = 0  # rows of a shuffle window that the memory ceiling decides
 WORKERS = 1024
 log = logging.getLogger("hybridrec.data")
 
@@ -67,9 +67,10 @@ class Dataset(IterableDataset[Batch]):
     def __init__(self, rows: RowSet | StreamRows, schema: Schema, effort: Effort, batch_size: int, drop_last: bool = False) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
+        schema.check_against(rows.schema)
         self._rows, self._schema, self._effort = rows, schema, effort
         self._batch_size, self._drop_last = batch_size, drop_last
-        self._shuffle: tuple[int, int | None, int] | None = None  # seed, rows (None: all), lanes
+        self._shuffle: Mixing | None = None
         self._shard = Shard()
         self._cursor = _Cursor()
 
@@ -79,17 +80,16 @@ class Dataset(IterableDataset[Batch]):
         """Only these features, in this order; labels and sample weights stay."""
         return self._with(_schema=self._schema.select(columns))
 
-    def shuffle(self, seed: int = 0, rows: int | Literal["all"] | None = None, lanes: int = 8) -> Dataset:
+    def shuffle(
+        self, seed: int = 0, rows: int | Literal["all"] | None = None, lanes: int | None = None
+    ) -> Dataset:
         """Mix rows, differently in every epoch, as a function of (seed, epoch) alone.
 
         Row groups are taken in random order, `lanes` of them at a time, into windows of `rows` rows that are permuted.
-        More rows mix better and need more memory; by default a window takes a third of the memory ceiling.
+        More of both mix better and need more memory; what is not stated is chosen to fit the memory ceiling.
         `rows="all"` is a full permutation, for data that fits.
         """
-        if rows is not None and rows != "all" and rows < 1:
-            raise ValueError(f'rows={rows}: a window has at least one row, or is "all"')
-        Shuffle(seed, None if rows in (None, "all") else rows, lanes)  # checks the values
-        return self._with(_shuffle=(seed, None if rows == "all" else rows or AUTO, lanes))
+        return self._with(_shuffle=Mixing(seed, rows, lanes))
 
     def shard(self, rank: int, world: int, by: By = "rows", uneven: Uneven = "empty") -> Dataset:
         """The part of one rank: an even share of the rows, or its slice of every global batch.
@@ -136,19 +136,22 @@ class Dataset(IterableDataset[Batch]):
         """Append the columns of an in-memory table by key; rows without a match follow each column's null policy."""
         joined = Join(table, on, prefix)
         rows = self._rows.with_step(joined)
-        known = set(self._schema.arrow().names)
-        new = [field for field in rows.schema if field.name not in known]
-        return self._with(_rows=rows, _schema=Schema([*self._schema, *Schema.infer(pa.schema(new))]))
+        new = pa.schema([rows.schema.field(name) for name in joined.columns])
+        return self._with(_rows=rows, _schema=Schema([*self._schema, *Schema.infer(new)]))
 
-    def restore(self, groups: Mapping[str, Sequence[str]]) -> Dataset:
-        """Rows out of deduplicated blocks: {index column: [value columns]}; see `hybridrec.data.restore`."""
+    def restore(
+        self, groups: Mapping[str, Sequence[str]], *, label: str | Sequence[str] = (), weight: str | None = None
+    ) -> Dataset:
+        """Rows out of deduplicated blocks: {index column: [value columns]}; see `hybridrec.data.restore`.
+
+        The schema is inferred anew from the restored columns, so the label and the weight are named here.
+        """
         rows = self._rows.with_step(Restore(list(groups.items())))
-        labels = [feature.name for feature in self._schema.of("label")]
-        weight = next((feature.name for feature in self._schema.of("weight")), None)
-        return self._with(_rows=rows, _schema=Schema.infer(rows.schema, label=labels, weight=weight))
+        return self._with(_rows=rows, _schema=Schema.infer(rows.schema, label=label, weight=weight))
 
     def with_schema(self, schema: Schema) -> Dataset:
         """The same rows under an edited schema."""
+        schema.check_against(self._rows.schema)
         return self._with(_schema=schema)
 
     def _with(self, **changes: Any) -> Dataset:
@@ -177,7 +180,10 @@ class Dataset(IterableDataset[Batch]):
     @property
     def lost(self) -> dict[str, int]:
         """Files left out under on_bad_file="skip" so far, with the rows lost (0: unknown, the file could not be opened)."""
-        return {**{name: 0 for name, _ in self._rows.source.bad}, **self._cursor.lost}
+        lost = dict(self._rows.lost)
+        for name, rows in self._cursor.lost.items():
+            lost[name] = lost.get(name, 0) + rows
+        return lost
 
     def __len__(self) -> int:
         """Batches in a whole epoch of this shard."""
@@ -188,8 +194,7 @@ class Dataset(IterableDataset[Batch]):
         features = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
         lines = [f"Dataset: {self._rows.source!r}", *self._rows.lines(), f"features({features})"]
         if self._shuffle is not None:
-            seed, rows, lanes = self._shuffle
-            lines.append(f"shuffle(seed={seed}, rows={'all' if rows is None else rows or 'auto'}, lanes={lanes})")
+            lines.append(repr(self._shuffle))
         if self._shard.world > 1:
             lines.append(f"shard({self._shard.rank}, {self._shard.world}, by={self._shard.by!r}, uneven={self._shard.uneven!r})")
         lines.append(f"batch({self._batch_size}, drop_last={self._drop_last})")
@@ -206,8 +211,8 @@ class Dataset(IterableDataset[Batch]):
         worker = get_worker_info()
         if worker is None:
             self._cursor.begin(Position(position.epoch + 1, (self._era(),)))
-            self._cursor.now = position
-            return self._run(position, self._cursor)
+            self._cursor.newest = progress = _Progress(self._cursor, position)
+            return self._run(position, self._cursor, progress)
         if len(position.eras) > 1 or position.eras[0].steps:
             raise ValueError(
                 "a loaded state cannot go on under DataLoader(num_workers > 0): its workers keep no common position; "
@@ -218,39 +223,35 @@ class Dataset(IterableDataset[Batch]):
                 'shard(by="batch") under DataLoader(num_workers > 0) would break the global batches; iterate the dataset '
                 "itself, it has threads of its own, or shard by rows"
             )
-        epoch = position.epoch + self._cursor.epochs_of_worker(worker.id)
+        epoch = position.epoch + self._cursor.epochs_of_worker(worker.id, worker.num_workers)
         share = Shard(self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers)
         part = self._with(_shard=share, _effort=dataclasses.replace(self._effort, threads=1))
-        return part._run(Position(epoch, (part._era(),)), _Cursor(), keep_step=False)
+        here = Position(epoch, (part._era(),))
+        return part._run(here, part._cursor, _Progress(part._cursor, here), keep_step=False)
 
-    def _run(self, position: Position, cursor: _Cursor, keep_step: bool = True) -> BatchIterator:
+    def _run(
+        self, position: Position, cursor: _Cursor, progress: _Progress, keep_step: bool = True
+    ) -> BatchIterator:
         shard, rows = self._shard, self._rows
-        decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps, self._effort.prefetch + 2)
+        decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps)
         reading = rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
-        shuffle = self._shuffle_of(reading.row_bytes)
+        shuffle = self._shuffle_of(reading)
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
         here, order = rows.walk(reading, shuffle, position, shard.rank)
         by_batch = shard.by == "batch"
         cuts = Cuts(self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1)
-        loader = Loader(rows.source, decoder, order, reading.plan(cuts, last_rows(here.spans)), self._effort)
+        plan = reading.plan(cuts, shuffle, self._effort, last_rows(here.spans))
+        loader = Loader(rows.source, decoder, order, plan, self._effort)
         total = self._steps(here.rows) if keep_step and here.rows >= 0 else None
         left = None if total is None else max(0, total - position.eras[-1].steps)
-        return BatchIterator(loader, decoder.empty, left, keep_step and shard.world > 1, cursor)
+        return BatchIterator(loader, decoder.empty, left, keep_step and shard.world > 1, progress)
 
-    def _shuffle_of(self, row_bytes: float) -> Shuffle | None:
+    def _shuffle_of(self, reading: Reading) -> Shuffle | None:
         if self._shuffle is None:
             return None
-        seed, rows, lanes = self._shuffle
-        if rows == AUTO:
-            rows = max(4096, int(self._effort.memory / 3 / row_bytes) >> 12 << 12)
-            rows = self._cursor.shuffle.rows if self._cursor.shuffle is not None else rows
-        needed = (self._rows.count() if rows is None else rows) * row_bytes
-        if needed > self._effort.memory and rows != 4096:
-            raise ValueError(
-                f"a shuffle window of {'all' if rows is None else rows} rows needs about {needed / 2**20:,.0f} MiB, but "
-                f"the loader may hold {self._effort.memory / 2**20:,.0f} MiB; pass memory={int(1.5 * needed)} or fewer rows"
-            )
-        return Shuffle(seed, rows, lanes)
+        if self._cursor.shuffle is not None:
+            return self._cursor.shuffle
+        return self._shuffle.settle(reading, self._effort, self._batch_size, self._rows.count)
 
     def _era(self) -> Era:
         return Era(self._shard.world, self._batch_size, 0, self._shard.by)
@@ -271,9 +272,10 @@ class Dataset(IterableDataset[Batch]):
                 "state_dict() under DataLoader(num_workers > 0): the workers' positions are not known here; iterate the "
                 "dataset itself, it has threads of its own"
             )
-        position = self._cursor.now or self._cursor.next or Position(0, (self._era(),))
+        newest = self._cursor.newest
+        position = newest.position if newest is not None else self._cursor.next or Position(0, (self._era(),))
         reading = self._rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
-        shuffle = self._cursor.shuffle or self._shuffle_of(reading.row_bytes)
+        shuffle = self._shuffle_of(reading)
         return {
             "version": VERSION,
             "fingerprint": self._rows.fingerprint(),
@@ -295,14 +297,9 @@ class Dataset(IterableDataset[Batch]):
             )
         position = Position.from_json(state["position"])
         shuffle = None if state["shuffle"] is None else Shuffle(**state["shuffle"])
-        mine = None if self._shuffle is None else (self._shuffle[0], self._shuffle[1], self._shuffle[2])
-        if (shuffle is None) != (mine is None) or (
-            shuffle is not None
-            and mine is not None
-            and (shuffle.seed, shuffle.lanes) != (mine[0], mine[2])
-            or (shuffle is not None and mine is not None and mine[1] not in (AUTO, shuffle.rows))
-        ):
-            raise ValueError(f"the state was made under {shuffle}, this dataset has shuffle{mine}; use the same shuffle()")
+        agreed = shuffle is None if self._shuffle is None else self._shuffle.agrees_with(shuffle)
+        if not agreed:
+            raise ValueError(f"the state was made under {shuffle}, this dataset has {self._shuffle}; use the same shuffle()")
         self._cursor.chunk_rows, self._cursor.shuffle = state["chunk_rows"], shuffle
         self._cursor.begin(position.resume(self._shard.world, self._batch_size, self._shard.by))
 
@@ -312,43 +309,57 @@ class _Cursor:
 
     def __init__(self) -> None:
         self.next: Position | None = None  # where the next iter() begins
-        self.now: Position | None = None  # where the newest iterator stands
+        self.newest: _Progress | None = None  # of the newest iterator, while it runs
         self.chunk_rows: int | None = None
         self.shuffle: Shuffle | None = None
         self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
         self.lost: dict[str, int] = {}
         self._shared = mmap.mmap(-1, 4 * WORKERS)  # epochs begun by each DataLoader worker, seen by forked processes
+        self._spawned = 0  # how often this was sent to a new process
+        self._number = 0  # of that, for the copy that was sent
 
     def begin(self, position: Position) -> None:
-        self.next, self.now = position, None
+        self.next, self.newest = position, None
         self._shared[:] = bytes(len(self._shared))
+        self._spawned = 0
 
-    def step(self) -> None:
-        if self.now is not None:
-            self.now = self.now.advance()
+    def epochs_of_worker(self, worker: int, workers: int) -> int:
+        """How many epochs this worker has begun before; counts one more.
 
-    def end(self, lost: dict[str, int]) -> None:
-        self.lost.update(lost)
-        self.now = None  # the next epoch's start
-        if lost:
-            log.warning("left out %d rows of %d bad files: %s", sum(lost.values()), len(lost), lost)
-
-    def epochs_of_worker(self, worker: int) -> int:
-        """How many epochs this worker has begun before; counts one more."""
+        Forked and persistent workers find their count here; spawned ones come one for each worker and epoch.
+        """
         at = slice(4 * (worker % WORKERS), 4 * (worker % WORKERS) + 4)
         begun = int.from_bytes(self._shared[at], "little")
         self._shared[at] = (begun + 1).to_bytes(4, "little")
-        return begun
+        return begun + self._number // workers
 
     def ran_in_workers(self) -> bool:
-        return any(self._shared[:])
+        return self._spawned > 0 or any(self._shared[:])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(self.__dict__, _shared=None, decoder=None)
-        if multiprocessing.context.get_spawning_popen() is not None:
-            self._shared[:4] = (1).to_bytes(4, "little")  # on its way into a spawned worker
+        sent = multiprocessing.context.get_spawning_popen() is not None
+        state = dict(self.__dict__, _shared=None, decoder=None, newest=None, _spawned=0)
+        state["_number"] = self._spawned if sent else 0
+        self._spawned += sent
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._shared = mmap.mmap(-1, 4 * WORKERS)
+
+
+class _Progress:
+    """How far one iterator has come; only the newest one of a dataset tells where the dataset stands."""
+
+    def __init__(self, cursor: _Cursor, position: Position) -> None:
+        self.cursor, self.position = cursor, position
+
+    def step(self) -> None:
+        self.position = self.position.advance()
+
+    def end(self, lost: dict[str, int]) -> None:
+        self.cursor.lost.update(lost)
+        if self.cursor.newest is self:
+            self.cursor.newest = None  # the dataset stands at the next epoch's start
+        if lost:
+            log.warning("left out %d rows of %d bad files: %s", sum(lost.values()), len(lost), lost)

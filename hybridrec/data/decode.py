@@ -13,9 +13,10 @@ import pyarrow.types as pt
 import torch
 
 from hybridrec import _native
-from hybridrec.data.arrow_types import element_type, is_list
-from hybridrec.data.extra import without_nulls
-from hybridrec.data.hashing import SEED
+from hybridrec.data.arrow_types import is_list, is_text, without_dictionary
+from hybridrec.data.extra import carried, extra_type, without_nulls
+from hybridrec.data.hashing import SEED, hash_array
+from hybridrec.data.restore import Restore
 from hybridrec.data.schema import NULL_ID, Feature, Schema
 from hybridrec.types import Batch, IdBlock, Ragged
 
@@ -54,16 +55,17 @@ class Decoder:
     from the files. A decoder is immutable and serves many threads; `cache()` is for one row group at a time.
     """
 
-    def __init__(self, schema: Schema, steps: Sequence[Step] = (), spare: int = 4) -> None:
+    def __init__(self, schema: Schema, steps: Sequence[Step] = ()) -> None:
         self.schema = schema
         self.steps = tuple(steps)
         self._ids = schema.of("id")
         self._dense = schema.of("dense", "label", "weight")
         weighing = {feature.weights for feature in self._ids if feature.weights}
         self._extra = [feature for feature in schema.of("extra") if feature.name not in weighing]
+        self._extra_defaults = {feature.name: _extra_default(feature) for feature in self._extra}
         packed = [*self._ids, *self._dense, *(schema[name] for name in sorted(weighing))]
         self._packed = {feature.name: _converter(feature, schema) for feature in packed}
-        self._arena = _native.Arena.create(spare)
+        self._arena = _native.Arena.create()
         self._packer = _native.Packer(self._id_fields(), self._dense_fields())
         self._dense_names = tuple(_column_names(schema.of("dense")))
         self._label_names = tuple(_column_names(schema.of("label")))
@@ -77,15 +79,19 @@ class Decoder:
 
     def chunk(self, batch: pa.RecordBatch, cache: Any, absent: frozenset[str] = frozenset()) -> Chunk:
         """Decode one record batch, columns that its file lacks from their defaults; runs in a worker thread."""
-        for step in self.steps:
+        restores = [step for step in self.steps if isinstance(step, Restore)]
+        for step in restores:
             batch = step(batch)
-        for name in absent:
-            column = pa.repeat(_default_scalar(self.schema[name]), batch.num_rows)
-            batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+        for name in sorted(absent):  # before joins, which may look a default up
+            column = pa.repeat(self.schema[name].default_row(), batch.num_rows)
+            place = batch.schema.get_field_index(name)
+            batch = batch.append_column(name, column) if place < 0 else batch.set_column(place, name, column)
+        for step in self.steps[len(restores) :]:
+            batch = step(batch)
         columns = [convert(batch) for convert in self._packed.values()]
         names = list(self._packed)
         flat = pa.RecordBatch.from_arrays(columns, names) if names else batch.select([])
-        extra = {feature.name: _extra_column(feature, batch) for feature in self._extra}
+        extra = {feature.name: _extra_array(feature, batch.column(feature.name)) for feature in self._extra}
         size = flat.nbytes + sum(column.nbytes for column in extra.values())
         native = _native.Chunk.create(*flat.__arrow_c_array__(), cache, SEED)
         return Chunk(native, extra, batch.num_rows, size)
@@ -189,21 +195,38 @@ class Decoder:
         made: dict[str, Ragged | torch.Tensor] = {}
         for feature in self._extra:
             columns = [chunk.extra[feature.name] for chunk in chunks]
-            empty = pa.array([], _extra_type(feature))
-            if rows.runs is not None:
-                parts = [columns[chunk].slice(start, stop - start) for chunk, start, stop in rows.runs]
-                column = pa.concat_arrays(parts) if parts else empty
-            else:
-                assert rows.chunk_of is not None and rows.row_of is not None
-                ends = np.cumsum([0, *(len(column) for column in columns)])
-                joined = pa.concat_arrays(columns) if columns else empty
-                column = joined.take(pa.array(ends[rows.chunk_of] + rows.row_of))
+            column = _gathered(columns, rows) if columns else pa.array([], extra_type(feature.output))
             try:
-                made[feature.name] = _to_torch(without_nulls(column, feature.null, feature.default))
+                made[feature.name] = _to_torch(without_nulls(column, feature.null, self._extra_defaults[feature.name]))
             except ValueError as error:
-                place = where(0, 0) if chunks else "an empty batch"
-                raise BadValue(f"column {feature.name!r}, in a batch that begins near {place}: {error}") from None
+                place = where(*_first(rows)) if chunks else "an empty batch"
+                raise BadValue(f"column {feature.name!r}, in the batch that begins at {place}: {error}") from None
         return made
+
+
+def _gathered(columns: list[pa.Array], rows: Rows) -> pa.Array:
+    """The rows of a batch out of the columns of its chunks."""
+    if rows.runs is not None:
+        parts = [columns[chunk].slice(start, stop - start) for chunk, start, stop in rows.runs]
+        return pa.concat_arrays(parts or [columns[0].slice(0, 0)])
+    assert rows.chunk_of is not None and rows.row_of is not None
+    order = np.argsort(rows.chunk_of, kind="stable")  # chunk by chunk, then back into the rows' order
+    ends = np.searchsorted(rows.chunk_of[order], np.arange(len(columns) + 1))
+    parts = [
+        column.take(pa.array(rows.row_of[order[start:stop]]))
+        for column, start, stop in zip(columns, ends[:-1], ends[1:], strict=True)
+    ]
+    place = np.empty(rows.count, np.int64)
+    place[order] = np.arange(rows.count)
+    return pa.concat_arrays(parts).take(pa.array(place))
+
+
+def _first(rows: Rows) -> tuple[int, int]:
+    """Chunk and row of the first row of a batch."""
+    if rows.runs is not None:
+        return (rows.runs[0][0], rows.runs[0][1]) if rows.runs else (0, 0)
+    assert rows.chunk_of is not None and rows.row_of is not None
+    return (int(rows.chunk_of[0]), int(rows.row_of[0])) if rows.count else (0, 0)
 
 
 def _converter(feature: Feature, schema: Schema) -> Callable[[pa.RecordBatch], pa.Array]:
@@ -231,9 +254,7 @@ def readable(column: pa.Array, target: str) -> pa.Array:
     if pt.is_dictionary(element):
         text = element.value_type
         whole = column if element is kind else column.values
-        if (pt.is_string(text) or pt.is_large_string(text) or pt.is_binary(text) or pt.is_large_binary(text)) and (
-            whole.dictionary.null_count == 0
-        ):
+        if is_text(text) and not pt.is_fixed_size_binary(text) and whole.dictionary.null_count == 0:
             return column
         return readable(column.cast(_with_element(kind, text)), target)
     if pt.is_null(element):
@@ -242,7 +263,7 @@ def readable(column: pa.Array, target: str) -> pa.Array:
         return column.cast(_with_element(kind, pa.int64() if target == "int" else pa.float64()))
     if pt.is_temporal(element):
         return column.cast(_with_element(kind, pa.int32() if element.bit_width == 32 else pa.int64()))
-    if pt.is_string_view(element) or pt.is_binary_view(element):
+    if pt.is_string_view(element) or pt.is_binary_view(element) or pt.is_fixed_size_binary(element):
         return column.cast(_with_element(kind, pa.large_binary()))
     return column
 
@@ -255,20 +276,21 @@ def _with_element(kind: pa.DataType, element: pa.DataType) -> pa.DataType:
     return pa.list_(element) if pt.is_list(kind) else element
 
 
-def _transformed(feature: Feature, values: list[Any]) -> list[Any]:
-    """Values of a default after the transforms and the hash, as ids or numbers."""
-    column = pa.array(values, element_type(feature.type))
+def _default_values(feature: Feature) -> list[Any]:
+    """The default after the transforms and the hash: the ids or numbers of a row."""
+    column = pa.array([feature.default_row().as_py()], feature.type)
     for transform in feature.transforms:
-        if transform.op != "truncate":
-            column = transform(column)
+        column = transform(column)
     column = readable(column, "int" if feature.kind == "id" else "float")
-    if feature.kind == "id":
-        from hybridrec.data.hashing import hash_array
-
-        text = pt.is_string(column.type) or pt.is_large_string(column.type)
-        column = hash_array(column, SEED) if text or pt.is_binary(column.type) or pt.is_large_binary(column.type) else column
-        return pc.cast(column, pa.int64(), safe=False).to_pylist()
-    return pc.cast(column, pa.float32(), safe=False).to_pylist()
+    column = column.flatten() if is_list(column.type) else column
+    if feature.kind == "id" and is_text(without_dictionary(column.type)):
+        column = hash_array(column, SEED)
+    values = pc.cast(column, pa.int64() if feature.kind == "id" else pa.float32(), safe=False).to_pylist()
+    if None in values:
+        raise ValueError(f"feature {feature.name!r}: its transforms make a null of default={feature.default!r}")
+    if not feature.ragged and len(values) != feature.width:
+        raise ValueError(f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values")
+    return values
 
 
 def _id_default(feature: Feature) -> tuple[list[int], int | None]:
@@ -277,31 +299,14 @@ def _id_default(feature: Feature) -> tuple[list[int], int | None]:
         return [NULL_ID] * (1 if feature.ragged else feature.width), NULL_ID
     if feature.null != "default":
         return [], 0
-    if isinstance(feature.default, list | tuple):
-        values = _transformed(feature, list(feature.default))
-        if not feature.ragged and len(values) != feature.width:
-            raise ValueError(f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values")
-        return values, None
-    (value,) = _transformed(feature, [feature.default])
-    return [value] * (1 if feature.ragged else feature.width), value
+    values = _default_values(feature)
+    return values, None if isinstance(feature.default, list | tuple) else values[0]
 
 
 def _dense_default(feature: Feature) -> list[float]:
-    given = 0.0 if feature.default is None else feature.default
-    values = list(given) if isinstance(given, list | tuple) else [given] * feature.width
-    if len(values) != feature.width:
-        raise ValueError(f"feature {feature.name!r}: the default {given} needs {feature.width} values")
-    if feature.default is None:
-        return values  # the usual 0.0 stands after the transforms: a missing standardised value is an average one
-    return _transformed(feature, values)
-
-
-def _default_scalar(feature: Feature) -> pa.Scalar:
-    """The default as a row of the column."""
-    default = feature.default
-    if is_list(feature.type) and not isinstance(default, list | tuple):
-        default = [default] * (feature.size or 1)
-    return pa.scalar(default, feature.type)
+    if feature.default is None:  # 0.0 after the transforms: a missing standardised value is an average one
+        return [0.0] * feature.width
+    return _default_values(feature)
 
 
 def _column_names(features: list[Feature]) -> list[str]:
@@ -311,22 +316,20 @@ def _column_names(features: list[Feature]) -> list[str]:
     return names
 
 
-def _extra_type(feature: Feature) -> pa.DataType:
-    return _extra_array(feature, pa.array([], feature.type)).type
-
-
-def _extra_column(feature: Feature, batch: pa.RecordBatch) -> pa.Array:
-    return _extra_array(feature, batch.column(feature.name))
-
-
 def _extra_array(feature: Feature, column: pa.Array) -> pa.Array:
     for transform in feature.transforms:
         column = transform(column)
-    if pt.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if is_list(column.type) and pt.is_dictionary(column.type.value_type):
-        column = column.cast(_with_element(column.type, column.type.value_type.value_type))
-    return readable(column, "float")
+    return carried(column, extra_type(feature.output))
+
+
+def _extra_default(feature: Feature) -> list[pa.Scalar]:
+    """What nulls become, level by level: a row, and inside it lists and elements where the default is one value."""
+    if feature.default is None:
+        return []
+    levels = [_extra_array(feature, pa.array([feature.default_row().as_py()], feature.type))[0]]
+    while not isinstance(feature.default, list | tuple) and is_list(levels[-1].type):
+        levels.append(levels[-1].values[0])
+    return levels
 
 
 def _to_torch(column: pa.Array) -> Ragged | torch.Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import heapq
+import os
 import threading
 import weakref
 from collections import deque
@@ -23,6 +24,8 @@ from hybridrec.data.partition import Span, slice_of_batch
 from hybridrec.data.shuffle import Borders, Window
 from hybridrec.data.source import BadFile, Source
 from hybridrec.types import Batch
+
+STREAM_PATIENCE = 1.0  # seconds that close() waits for a thread inside a user's iterator
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,14 @@ class Loader:
         self._error: BaseException | None = None  # of the plan itself: raised after the batches planned before it
         self._crashed = False
         self._planning = False
+        self._planner: threading.Thread | None = None  # who waits for the plan
+        self._process = os.getpid()
         self._readings = 0
         self._open: list[tuple[_Reading, int, int]] = []  # the batch being filled
         self._open_rows = 0
         self._cut = 0  # batches planned
         self._taken = 0  # batches handed out
-        self._held = 0  # bytes of decoded pieces
+        self._held = 0  # bytes of decoded pieces and finished batches
         self._planned_rows = self._freed_rows = 0
         self._row_bytes = plan.row_bytes
         self._head = 0  # number of the first window not yet decoded
@@ -136,6 +141,7 @@ class Loader:
                     raise made
                 if made is not None:
                     self._taken += 1
+                    self._held -= _bytes(made)
                     self._turn.notify_all()
                     return made
                 ended = self._walk is None and self._taken == self._cut
@@ -146,13 +152,22 @@ class Loader:
                 self._turn.wait()
 
     def close(self) -> None:
-        """Stop the workers and wait for them; what was decoded ahead is dropped."""
+        """Stop the workers and wait for them; what was decoded ahead is dropped.
+
+        Not waited for: a thread inside a stream that keeps it (it ends with the next element), and, when the garbage
+        collector calls this in one of the workers, the others, who may need what that one holds.
+        """
+        if os.getpid() != self._process:
+            return  # a forked child has none of the threads, and perhaps their lock
         with self._turn:
             self._closed = True
             self._turn.notify_all()
+        if threading.current_thread() in self._threads:
+            return
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            while thread.is_alive() and self._planner is not thread:
+                thread.join(0.05)
+            thread.join(STREAM_PATIENCE)
         with self._turn:
             self._streams.clear()
             self._done.clear()
@@ -177,7 +192,7 @@ class Loader:
         with self._turn:
             while not self._closed and not self._crashed:
                 self._plan_ahead()
-                if self._packable and self._packable[0][0] < self._taken + self._effort.prefetch:
+                if self._packable and self._may_pack(self._packable[0][0]):
                     _, cut = heapq.heappop(self._packable)
                     return lambda: self._pack(cut)
                 if self._ready and self._may_decode(self._ready[0][2]):
@@ -189,9 +204,16 @@ class Loader:
                 self._turn.wait()
         return None
 
+    def _may_pack(self, number: int) -> bool:
+        """Soon wanted; or else decoded just now, and packed best while it is in the cache."""
+        ahead = number - self._taken
+        if ahead < self._effort.prefetch:
+            return True
+        return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._held < self._effort.memory
+
     def _may_decode(self, piece: _Piece) -> bool:
         """Within the ceiling, or needed before anything else can leave."""
-        return piece.window.number <= self._head or self._held < self._plan.decode_bytes
+        return piece.window.number <= self._head or self._held < self._effort.memory
 
     def _plan_ahead(self) -> None:
         """Take windows from the plan until the ceiling is planned for, or at least one batch is under way."""
@@ -199,7 +221,7 @@ class Loader:
             not self._planning
             and self._walk is not None
             and (
-                (self._planned_rows - self._freed_rows) * self._row_bytes < self._plan.decode_bytes
+                self._planned_rows - self._freed_rows < self._plan.ahead_rows
                 or self._cut == self._taken + len(self._done)
             )
         ):
@@ -208,7 +230,7 @@ class Loader:
                 return
             if step is None:
                 self._walk = None
-                if self._open_rows and not self._plan.cuts.drop_last:
+                if self._open_rows and not self._plan.cuts.drop_last and self._error is None:
                     self._close_cut()
                 self._let_go_of_open()
                 self._turn.notify_all()
@@ -217,7 +239,7 @@ class Loader:
 
     def _next_window(self, walk: Iterator[tuple[Window, int]]) -> tuple[Window, int] | None:
         """The plan's next window. A stream may keep us waiting: finished batches must still get out meanwhile."""
-        self._planning = True
+        self._planning, self._planner = True, threading.current_thread()
         self._turn.release()
         try:
             return next(walk, None)
@@ -226,7 +248,7 @@ class Loader:
             return None
         finally:
             self._turn.acquire()
-            self._planning = False
+            self._planning, self._planner = False, None
 
     def _add_window(self, window: Window, done: int) -> None:
         if window.rows == done:
@@ -342,12 +364,14 @@ class Loader:
         while True:
             batch = next(stream.chunks, None)
             if batch is None:
-                raise BadFile(self._source.describe(group), "it ended before its last row; was it changed while being read?")
+                place = self._source.groups[group]
+                reason = "it ended before its last row; was it changed while being read?"
+                raise BadFile(self._source.files[place.file], reason, place.index)
             stream.next_chunk += 1
             if stream.next_chunk > piece.chunk_number:
                 return self._decoder.chunk(batch, stream.cache, self._plan.absent(group))
             if self._closed:
-                raise BadFile(self._source.describe(group), "the loader was closed")
+                raise InterruptedError("the loader was closed")
 
     # -- packing ------------------------------------------------------------------------------------------------------
 
@@ -358,6 +382,8 @@ class Loader:
             made = error
         with self._turn:
             self._done[cut.number] = made
+            if isinstance(made, Batch):
+                self._held += _bytes(made)
             for reading, _, _ in cut.parts:
                 self._release(reading)
             self._turn.notify_all()
@@ -447,7 +473,11 @@ class Plan:
     absent: Callable[[int], frozenset[str]]
     cuts: Cuts
     row_bytes: float
-    decode_bytes: int
+    ahead_rows: int  # how far the windows planned may run ahead of those let go
+
+
+def _bytes(batch: Batch) -> int:
+    return 0 if batch.arena is None else batch.arena.numel()
 
 
 class BatchIterator(Iterator[Batch]):
@@ -463,17 +493,18 @@ class BatchIterator(Iterator[Batch]):
     ) -> None:
         self._loader, self._empty, self._steps = loader, empty, steps
         self._lockstep, self._progress = lockstep, progress
+        self._over = False
         self._finalize = weakref.finalize(self, loader.close)
 
     def __next__(self) -> Batch:
-        while self._steps != 0:
+        while self._steps != 0 and not self._over:
             try:
                 batch = self._loader.take() if self._finalize.alive else None
             except BaseException:
                 self.close()
                 raise
             if batch is None:
-                self.close()
+                self._finalize()
                 if self._steps is None:
                     break
                 batch = self._empty()
@@ -481,12 +512,14 @@ class BatchIterator(Iterator[Batch]):
             self._progress.step()
             if len(batch) or self._lockstep:
                 return batch
-        self.close()
-        self._progress.end(self._loader.lost)
+        if not self._over:
+            self.close()
+            self._progress.end(self._loader.lost)
         raise StopIteration
 
     def close(self) -> None:
-        """Stop the threads; the iterator is over."""
+        """Stop the threads; the iterator is over, and the dataset stands where it is."""
+        self._over = True
         self._finalize()
 
 

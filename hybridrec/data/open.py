@@ -17,7 +17,7 @@ from hybridrec.data.schema import Schema
 from hybridrec.data.source import Source
 from hybridrec.data.stream_source import StreamRows
 
-MEMORY = 768 << 20
+MEMORY = 640 << 20
 
 
 def parquet(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool = True, **options: Any) -> Dataset:
@@ -25,7 +25,7 @@ def parquet(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool =
 
     Folders named `key=value` become columns (`hive=False`: not). The options, common to all formats, are `label=`
     (name or names), `weight=` (sample weights), `schema=` (an edited one), `where=` (filter), `drop_last=`, `threads=`
-    (all cores), `prefetch=` (finished batches kept ready, 2), `memory=` (bytes the loader may hold, 768 MiB),
+    (all cores), `prefetch=` (finished batches kept ready, 2), `memory=` (bytes the loader may hold, 640 MiB),
     `on_bad_file="error"|"skip"`.
 
     >>> import hybridrec as hr, pyarrow.parquet as pq, tempfile
@@ -80,14 +80,16 @@ def stream(
     >>> [batch.ids.values.tolist() for batch in stream(parts, batch_size=3)]
     [[1, 2, 3]]
     """
-    options.pop("on_bad_file", None)
+    if "on_bad_file" in options:
+        raise ValueError("on_bad_file= is for files; a stream that fails raises its own error")
     if options.pop("where", None) is not None:
         raise ValueError("where= cannot count the rows of a stream; filter its batches before they come here")
     return _assemble(StreamRows.over(batches), batch_size, **options)
 
 
 def _dataset(source: Source, batch_size: int, *, where: Any = None, **options: Any) -> Dataset:
-    made = _assemble(RowSet(source), batch_size, **options)
+    rows = RowSet(source, skip_bad=options.get("on_bad_file") == "skip")
+    made = _assemble(rows, batch_size, **options)
     return made if where is None else made.where(where)
 
 
@@ -108,6 +110,8 @@ def _assemble(
     for name, value in {"threads": threads, "prefetch": prefetch, "memory": memory}.items():
         if value < 1:
             raise ValueError(f"{name}={value}: at least 1")
+    if on_bad_file not in ("error", "skip"):
+        raise ValueError(f'on_bad_file={on_bad_file!r}; the choices are "error" and "skip"')
     if schema is None:
         schema = Schema.infer(rows.schema, label=label, weight=weight)
     elif label or weight:

@@ -19,7 +19,7 @@ from hybridrec.data.source import BadFile, Group, layout
 from hybridrec.data.where import filter_columns
 
 FOOTER_BUDGET = 64 << 20  # bytes of footers that stay in memory; the others are read again with their groups
-READ_AHEAD = 16 << 20  # bytes of read buffers for one open group, shared by its columns
+READ_AHEAD = 4 << 20  # bytes of read buffers for one open group, shared by its columns
 DICTIONARY_LIMIT = 5 << 18  # writers give up on a dictionary page at 1 MiB; some slack for page headers
 
 

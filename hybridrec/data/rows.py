@@ -25,9 +25,10 @@ from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
 from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
 
-CHUNK_BYTES = 16 << 20  # large enough that per-chunk costs vanish, small enough that many chunks fit the ceiling
-CHUNK_ROWS = (256, 65536)
+CHUNK_BYTES = 40 << 20  # large enough that per-chunk costs vanish, small enough that many chunks fit the ceiling
+CHUNK_ROWS = (256, 131072)
 SAMPLE_ROWS = 1024
+PAGE_BYTES = 5 << 18  # a page of a Parquet column holds about 1 MiB; some more for the buffer it is read through
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,16 @@ class Reading:
     borders: Borders
     open: Callable[[int], Iterator[pa.RecordBatch]]
     absent: Callable[[int], frozenset[str]]
-    decode_bytes: int
+    group_rows: int  # of the largest group
+    lane_bytes: int  # what an open group takes: a page and a read buffer of each column
 
-    def plan(self, cuts: Cuts, last_row: Callable[[int], int]) -> Plan:
-        return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, self.decode_bytes)
+    def plan(self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]) -> Plan:
+        """Read ahead a row group for each thread, or one window while another is being packed."""
+        if shuffle is None:
+            ahead = effort.threads * self.group_rows + effort.prefetch * cuts.batch_size
+        else:
+            ahead = (shuffle.rows or 0) + 1
+        return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, ahead)
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ class RowSet:
     def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
         wanted = _columns(schema)
         columns = self._stored(wanted)
-        missing = self._missing(schema, columns)
+        missing = absent_columns(schema, self.schema)
         columns = [name for name in columns if name not in missing]
         sizes = self._sizes(tuple(columns))
         row_bytes = sizes.row_bytes
@@ -238,10 +245,9 @@ class RowSet:
             fit = int(CHUNK_BYTES / row_bytes / sizes.rows_per_stored)
             least = CHUNK_ROWS[0] if self._restore is None else 1
             chunk_rows = min(max(1 << max(fit, 1).bit_length() - 1, least), CHUNK_ROWS[1])
-        # what is left for decoding once the finished batches have their place
-        decode_bytes = max(effort.memory // 3, effort.memory - int((effort.prefetch + 1) * batch_size * row_bytes))
-        largest = max((group.rows for group in self.source.groups), default=0) * row_bytes * sizes.rows_per_stored
-        by_columns = effort.threads > 1 and largest * effort.threads > decode_bytes
+        largest = int(max((group.rows for group in self.source.groups), default=0) * sizes.rows_per_stored)
+        # groups too large to hold one per thread are decoded one at a time, all threads on its columns
+        by_columns = effort.threads > 1 and largest * row_bytes * effort.threads > effort.memory
         self._check_absent(schema, columns)
         files = range(len(self.source.files))
         absent = [frozenset(self.source.absent(file) & set(columns) | missing) for file in files]
@@ -259,7 +265,8 @@ class RowSet:
             borders,
             lambda group: self.source.open(group, columns, rows, by_columns),
             lambda group: absent[self.source.groups[group].file],
-            decode_bytes,
+            largest,
+            min(max((group.bytes for group in self.source.groups), default=0), len(columns) * PAGE_BYTES),
         )
 
     def _sizes(self, columns: tuple[str, ...]) -> _Sizes:
@@ -292,17 +299,6 @@ class RowSet:
                 columns = list(step.needs(columns))
         return columns
 
-    def _missing(self, schema: Schema, columns: list[str]) -> frozenset[str]:
-        """Columns that no file has; the schema must declare what stands in for them."""
-        missing = frozenset(columns) - set(self.source.schema.names)
-        for name in sorted(missing):
-            if name not in schema or schema[name].default is None:
-                known = ", ".join(self.source.schema.names)
-                raise ValueError(
-                    f"no column named {name!r}; the data has {known}; a column that is nowhere needs a default="
-                )
-        return missing
-
     def _check_absent(self, schema: Schema, columns: list[str]) -> None:
         for file, name in enumerate(self.source.files):
             for column in sorted(self.source.absent(file) & set(columns)):
@@ -326,7 +322,18 @@ def last_rows(spans: Sequence[Span]) -> Callable[[int], int]:
     last: dict[int, int] = {}
     for span in spans:
         last[span.group] = max(last.get(span.group, 0), span.stop)
-    return lambda group: last[group]
+    return lambda group: last.get(group, 0)  # a stream plans no rows ahead: its groups end with their chunk
+
+
+def absent_columns(schema: Schema, arrow: pa.Schema) -> frozenset[str]:
+    """Columns that the data lacks altogether; the schema must declare what stands in for them."""
+    missing = frozenset(_columns(schema)) - set(arrow.names)
+    for name in sorted(missing):
+        if name not in schema or schema[name].default is None:
+            raise ValueError(
+                f"no column named {name!r}; the data has {', '.join(arrow.names)}; a column that is nowhere needs a default="
+            )
+    return missing
 
 
 def _columns(schema: Schema) -> list[str]:

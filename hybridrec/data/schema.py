@@ -13,7 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from hybridrec.data.arrow_types import element_type, fixed_size, is_list, list_depth, type_from_json, type_to_json
+from hybridrec.data.arrow_types import (
+    element_type,
+    fixed_size,
+    is_list,
+    is_text,
+    list_depth,
+    plain_type,
+    type_from_json,
+    type_to_json,
+)
 from hybridrec.data.transforms import Bucketize, Cross, Transform, from_json
 
 KINDS = ("id", "dense", "label", "weight", "extra", "skip")
@@ -48,6 +57,9 @@ class Feature:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.kind not in KINDS:
             raise ValueError(f"feature {self.name!r}: kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        for transform in self.transforms:
+            if not isinstance(transform, Transform):
+                raise TypeError(f"feature {self.name!r}: {transform!r} is no transform, such as Hash() or Clip(0, 10)")
         if self.size is None and self.kind != "skip" and (size := fixed_size(self.output)) is not None:
             object.__setattr__(self, "size", size)
         object.__setattr__(self, "null", self.null or self._usual_null())
@@ -74,6 +86,8 @@ class Feature:
             raise ValueError(f'{where}: null="default" needs a default= value')
         if self.weights is not None and self.kind != "id":
             raise ValueError(f"{where}: weights= names the weights of ids; its kind is {self.kind!r}")
+        if self.default is not None:
+            self._check_default()
         if self.kind in ("skip", "extra"):
             return
         if list_depth(self.type) > 1:
@@ -81,20 +95,46 @@ class Feature:
         made = self.output
         if self.kind == "id" and _is_fraction(element_type(made)):
             raise ValueError(f"{where}: {made} cannot be an id; bucketize it, or use kind='dense'")
-        if self.kind != "id" and _is_text(element_type(made)):
+        if self.kind != "id" and is_text(element_type(made)):
             raise ValueError(
                 f"{where}: {made} cannot be kind={self.kind!r}; hash it as an id, or give transforms that make numbers "
                 "(for a label: IsIn)"
             )
-        if self.kind in ("dense", "label", "weight") and is_list(made) and self.size is None:
+        if self.kind == "weight" and is_list(made):
+            raise ValueError(f"{where}: a sample weight is one number per row, not {made}")
+        if self.kind in ("dense", "label") and is_list(made) and self.size is None:
             raise ValueError(f"{where}: a list as {self.kind} needs a fixed length; state it with size=")
+        if self.size is not None and not is_list(made):
+            raise ValueError(f"{where}: size={self.size} is the length of a list; {made} is none")
+
+    def _check_default(self) -> None:
+        try:
+            self.default_row()
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise ValueError(
+                f"feature {self.name!r}: default={self.default!r} is no value of a {self.type} column ({error})"
+            ) from None
+
+    def default_row(self) -> pa.Scalar:
+        """The default as a row of the column; of a list, a single value fills it (once where its length is free)."""
+        default, around = self.default, [self.type]
+        while is_list(around[-1]):
+            around.append(around[-1].value_type)
+        if not isinstance(default, list | tuple):
+            for kind in reversed(around[:-1]):
+                free = self.size if kind is self.type and self.size else 1
+                default = [default] * (fixed_size(kind) or free)
+        return pa.scalar(default, self.type)
 
     @property
     def output(self) -> pa.DataType:
         """The type after the transforms."""
         made = self.type
         for transform in self.transforms:
-            made = transform.output(made)
+            try:
+                made = transform.output(made)
+            except TypeError as error:
+                raise TypeError(f"feature {self.name!r}: {error}") from None
         return made
 
     @property
@@ -131,16 +171,12 @@ class Feature:
         return Feature(**made)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind)
-
-
 def _is_fraction(kind: pa.DataType) -> bool:
     return pt.is_floating(kind) or (pt.is_decimal(kind) and kind.scale != 0)
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return not (_is_text(kind) or is_list(kind))
+    return not (is_text(kind) or is_list(kind))
 
 
 class Schema(Sequence[Feature]):
@@ -161,8 +197,12 @@ class Schema(Sequence[Feature]):
             names = [feature.name for feature in self._features]
             raise ValueError(f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}")
         for feature in self._features:
-            if feature.weights is not None and feature.weights not in self._index:
-                raise ValueError(f"feature {feature.name!r}: weights={feature.weights!r} is not a column of the schema")
+            sides = [] if feature.cross is None else [feature.cross.left, feature.cross.right]
+            for role, name in [("weights", feature.weights), *(("cross", side) for side in sides)]:
+                if name is not None and name not in self._index:
+                    raise ValueError(f"feature {feature.name!r}: {role}={name!r} is not a column of the schema")
+        if len(weights := [feature.name for feature in self._features if feature.kind == "weight"]) > 1:
+            raise ValueError(f"a row has one sample weight; the schema has {', '.join(weights)}")
 
     @staticmethod
     def infer(arrow: pa.Schema, *, label: str | Sequence[str] = (), weight: str | None = None) -> Schema:
@@ -173,7 +213,7 @@ class Schema(Sequence[Feature]):
             raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
         made = []
         for field in arrow:
-            if field.name in labels and _is_text(element_type(field.type)):
+            if field.name in labels and is_text(element_type(field.type)):
                 raise ValueError(
                     f"label {field.name!r} holds {field.type}, not numbers; state which values are positive: "
                     f"schema.edit({field.name!r}, kind='label', transforms=[IsIn([...])]) and pass schema="
@@ -185,12 +225,14 @@ class Schema(Sequence[Feature]):
         return Schema(plain + sorted((f for f in made if f.name in order), key=lambda f: order[f.name]))
 
     def edit(self, name: str, **changes: Any) -> Schema:
-        """The schema with one feature changed; its null policy is chosen anew unless stated."""
+        """The schema with one feature changed; a null policy that was not stated is chosen anew."""
         feature = self[name]
         if unknown := sorted(set(changes) - {field.name for field in dataclasses.fields(Feature)}):
             raise ValueError(f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}")
-        if {"kind", "default"} & set(changes):
+        if feature.null == feature._usual_null():
             changes.setdefault("null", "")
+        if feature.size is not None and feature.size == fixed_size(feature.output):
+            changes.setdefault("size", None)  # the type says it
         edited = dataclasses.replace(feature, **changes)
         return Schema(edited if each.name == name else each for each in self._features)
 
@@ -212,6 +254,18 @@ class Schema(Sequence[Feature]):
         needed = {f.weights for f in chosen} | {side for f in chosen if f.cross for side in (f.cross.left, f.cross.right)}
         helpers = [f for f in self._features if f.name in needed and f.name not in taken]
         return Schema(chosen + [dataclasses.replace(f, kind="skip", null="") for f in helpers])
+
+    def check_against(self, arrow: pa.Schema) -> None:
+        """Raise where the data has a column as another type than the schema says."""
+        for feature in self._features:
+            if feature.cross is not None or feature.name not in arrow.names:
+                continue
+            found, stated = plain_type(arrow.field(feature.name).type), plain_type(feature.type)
+            if found != stated and not pt.is_null(found):
+                raise ValueError(
+                    f"column {feature.name!r} is {found} in the data, but {stated} in the schema; take the data's "
+                    f"schema anew, or state it with schema.edit({feature.name!r}, type=...)"
+                )
 
     def of(self, *kinds: str) -> list[Feature]:
         """The features of these kinds, in order."""
@@ -280,9 +334,11 @@ def _kind(type_: pa.DataType) -> str:
     depth = list_depth(type_)
     if depth > 1 or pt.is_struct(element) or pt.is_map(element):
         return "extra" if not (pt.is_struct(element) or pt.is_map(element)) else "skip"
+    if pt.is_interval(element):
+        return "skip"
     if pt.is_temporal(element):
         return "extra"
-    if pt.is_integer(element) or _is_text(element):
+    if pt.is_integer(element) or is_text(element):
         return "id"
     if depth == 1 and fixed_size(type_) is None:
         return "extra"

@@ -15,34 +15,46 @@ from hybridrec.data.loader import Effort
 from hybridrec.data.partition import Span
 from hybridrec.data.position import Position, Walk
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading
+from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, absent_columns
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip
+from hybridrec.data.source import layout, leaf, record_batch
 
 
 class StreamSource:
-    """The source behind a stream: each RecordBatch is a group of one chunk, held from its arrival until it is decoded."""
+    """The source behind a stream: each RecordBatch is a group of one chunk, its structs flattened to dotted names."""
 
     files: tuple[str, ...] = ("stream",)
     bad: tuple[tuple[str, str], ...] = ()
 
-    def __init__(self, make: Callable[[], Iterable[pa.RecordBatch]], schema: pa.Schema) -> None:
-        self.make, self.schema = make, schema
-        self.held: dict[int, pa.RecordBatch] = {}
-        self.arrived = 0
+    def __init__(self, make: Callable[[], Iterable[pa.RecordBatch]], stored: pa.Schema) -> None:
+        self.make, self._stored, self._layout = make, stored, layout(stored)
+        self.schema = pa.schema(list(self._layout.types.items()))
 
     def __repr__(self) -> str:
         return f"stream({len(self.schema)} columns)"
 
-    def arrive(self, batch: pa.RecordBatch) -> int:
-        if not batch.schema.equals(self.schema):
-            raise ValueError(f"a RecordBatch of the stream has the schema\n{batch.schema}\nbut the first one had\n{self.schema}")
-        self.held[self.arrived] = batch
-        self.arrived += 1
-        return self.arrived - 1
+    def flat(self, batch: Any) -> pa.RecordBatch:
+        """The leaf columns of a RecordBatch, which must look like the first one."""
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(f"a stream gives pyarrow RecordBatches, not {type(batch).__name__}")
+        if not batch.schema.equals(self._stored):
+            raise ValueError(
+                f"a RecordBatch of the stream has the schema\n{batch.schema}\nbut the first one had\n{self._stored}\n"
+                "cast it before it comes here"
+            )
+        leaves = [leaf(batch, path) for path in self._layout.paths.values()]
+        return record_batch(leaves, self.schema.names, batch.num_rows)
 
     def describe(self, group: int) -> str:
         return f"chunk {group} of the stream"
+
+
+@dataclass(frozen=True)
+class StreamReading(Reading):
+    """How one epoch of a stream is read: chunks are held from their arrival until they are decoded."""
+
+    held: dict[int, pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class StreamRows:
         first = next(begun, None)
         if first is None:
             raise ValueError("the stream is empty: without a RecordBatch its columns are unknown")
+        if not isinstance(first, pa.RecordBatch):
+            raise TypeError(f"a stream gives pyarrow RecordBatches, not {type(first).__name__}")
         again = batches if callable(batches) else (lambda: _only_once(batches))
         return StreamRows(StreamSource(again, first.schema), (), [chain([first], begun)])
 
@@ -82,6 +96,10 @@ class StreamRows:
     def split(self, at: Any, by: str | None, seed: int | None) -> tuple[StreamRows, StreamRows]:
         raise ValueError("split() cannot count the rows of a stream; make two streams")
 
+    @property
+    def lost(self) -> dict[str, int]:
+        return {}
+
     def count(self) -> int:
         raise TypeError("a stream has no length")
 
@@ -91,50 +109,45 @@ class StreamRows:
     def lines(self) -> list[str]:
         return [f"join(on={step.on!r})" for step in self.steps if isinstance(step, Join)]
 
-    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
+    def reading(
+        self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None
+    ) -> StreamReading:
+        missing = absent_columns(schema, self.schema)
         fixed = sum(8 if not pa.types.is_nested(kind) else 160 for kind in self.schema.types)  # until measured
-        fit = max(CHUNK_ROWS[0], min(CHUNK_ROWS[1], CHUNK_BYTES // fixed))
+        fit = max(CHUNK_ROWS[0], min(CHUNK_ROWS[1], CHUNK_BYTES // max(fixed, 1)))
         rows = chunk_rows or 1 << fit.bit_length() - 1
-        source = self.source
-        return Reading(
-            columns=source.schema.names,
+        held: dict[int, pa.RecordBatch] = {}
+        return StreamReading(
+            columns=self.source.schema.names,
             chunk_rows=rows,
             row_bytes=float(fixed),
             borders=lambda group: np.array([0, rows]),
-            open=lambda group: iter([source.held.pop(group)]),
-            absent=lambda group: frozenset(),
-            decode_bytes=effort.memory // 2,
+            open=lambda group: iter([held.pop(group)]),
+            absent=lambda group: missing,
+            group_rows=rows,
+            lane_bytes=0,
+            held=held,
         )
 
     def walk(
-        self, reading: Reading, shuffle: Shuffle | None, position: Position, rank: int
+        self, reading: StreamReading, shuffle: Shuffle | None, position: Position, rank: int
     ) -> tuple[Walk, Iterator[tuple[Window, int]]]:
         """Windows as the batches arrive; what an earlier run delivered is read and dropped."""
         if not all(era.whole for era in position.eras):
             raise ValueError('the rows of a stream cannot be counted out to ranks; use shard(..., by="batch")')
-        if shuffle is not None and shuffle.rows is None:
-            raise ValueError('shuffle(rows="all") of a stream would read it to its end; state the rows of a window')
         done = sum(era.steps * era.batch_size for era in position.eras)
-        return Walk([], 0, 0, done, -1), self._skipped(self._windows(reading, shuffle, position.epoch), done)
+        return Walk([], 0, 0, done, -1), _skipped(self._windows(reading, shuffle, position.epoch), done, reading.held)
 
-    def _skipped(self, order: Iterator[Window], done: int) -> Iterator[tuple[Window, int]]:
-        for window in order:
-            if done >= window.rows:
-                done -= window.rows
-                for span in window.spans:
-                    self.source.held.pop(span.group)
-            else:
-                yield from skip([window], done)
-                done = 0
-
-    def _windows(self, reading: Reading, shuffle: Shuffle | None, epoch: int) -> Iterator[Window]:
+    def _windows(self, reading: StreamReading, shuffle: Shuffle | None, epoch: int) -> Iterator[Window]:
         held: list[Span] = []
-        rows = number = 0
+        rows = number = arrived = 0
         begun = self._first.pop() if self._first else iter(self.source.make())
-        for batch in begun:
+        for batch in map(self.source.flat, begun):
             for start in range(0, batch.num_rows, reading.chunk_rows):
                 part = batch.slice(start, reading.chunk_rows)
-                span = Span(self.source.arrive(part), 0, part.num_rows)
+                span = Span(arrived, 0, part.num_rows)
+                reading.held[arrived] = part
+                arrived += 1
                 if shuffle is None:
                     yield Window((span,), None)
                     continue
@@ -145,6 +158,18 @@ class StreamRows:
                     held, rows, number = [], 0, number + 1
         if held and shuffle is not None:
             yield Window(tuple(held), mix(shuffle.seed, epoch, 0, 0, number))
+
+
+def _skipped(order: Iterator[Window], done: int, held: dict[int, pa.RecordBatch]) -> Iterator[tuple[Window, int]]:
+    """The windows after `done` rows; the chunks of those before are let go."""
+    for window in order:
+        if done >= window.rows:
+            done -= window.rows
+            for span in window.spans:
+                held.pop(span.group)
+        else:
+            yield from skip([window], done)
+            done = 0
 
 
 def _only_once(batches: Any) -> Iterable[pa.RecordBatch]:
