@@ -103,6 +103,7 @@ void hash_bytes(uintptr_t offsets, int width, uintptr_t data, int64_t n, uintptr
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a dataset that lives until the interpreter ends is no leak
   m.doc() = "C++ core of hybridrec: packing of Arrow chunks into batches, XXH64, permutations.";
 
   m.def("xxh64", [](nb::bytes data, uint64_t seed) {

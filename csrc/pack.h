@@ -11,6 +11,16 @@
 
 namespace hybridrec {
 
+using Chunks = std::vector<const Chunk*>;
+
+// Where each chunk keeps a plain column.
+template <typename T>
+std::vector<const T*> bases(const Chunks& chunks, int column) {
+  std::vector<const T*> made;
+  for (const Chunk* chunk : chunks) made.push_back(static_cast<const T*>(chunk->column(column).values.data));
+  return made;
+}
+
 enum class Null : uint8_t { Error, Default, Empty };
 
 struct IdField {
@@ -66,7 +76,7 @@ class Packer {
  public:
   Packer(std::vector<IdField> ids, std::vector<DenseField> dense);
   // Fills `out`, or says what is wrong with the input and leaves it empty.
-  std::optional<Fault> pack(const std::vector<const Chunk*>& chunks, const Rows& rows, Arena& arena, Packed& out) const;
+  std::optional<Fault> pack(const Chunks& chunks, const Rows& rows, Arena& arena, Packed& out) const;
 
  private:
   std::vector<IdField> ids_;

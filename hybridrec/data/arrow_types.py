@@ -73,16 +73,18 @@ def is_number(type_: pa.DataType) -> bool:
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type without dictionaries, with one kind of list and string: equal for files that agree.
+    """What a value is, whatever its encoding: no dictionaries, extensions or views, one kind of list and string.
 
     >>> plain_type(pa.dictionary(pa.int32(), pa.large_string()))
     DataType(string)
     """
-    if pt.is_dictionary(type_):
+    if isinstance(type_, pa.BaseExtensionType):
+        return plain_type(type_.storage_type)
+    if pt.is_dictionary(type_) or pt.is_run_end_encoded(type_):
         return plain_type(type_.value_type)
     if pt.is_fixed_size_list(type_):
         return pa.list_(plain_type(type_.value_type), type_.list_size)
-    if is_list(type_):
+    if is_list(type_) or pt.is_list_view(type_) or pt.is_large_list_view(type_):
         return pa.list_(plain_type(type_.value_type))
     if pt.is_large_string(type_) or pt.is_string_view(type_):
         return pa.string()
@@ -105,6 +107,10 @@ def type_to_json(type_: pa.DataType) -> Any:
         return {"decimal": [type_.precision, type_.scale], "bits": type_.bit_width}
     if pt.is_timestamp(type_):
         return {"timestamp": type_.unit, "tz": type_.tz}
+    if pt.is_fixed_size_binary(type_):
+        return {"fixed_size_binary": type_.byte_width}
+    if pt.is_struct(type_):
+        return {"struct": {field.name: type_to_json(field.type) for field in type_}}
     return str(type_)
 
 
@@ -125,6 +131,10 @@ def type_from_json(made: Any) -> pa.DataType:
         return (pa.decimal128 if made["bits"] <= 128 else pa.decimal256)(*made["decimal"])
     if "timestamp" in made:
         return pa.timestamp(made["timestamp"], made["tz"])
+    if "fixed_size_binary" in made:
+        return pa.binary(made["fixed_size_binary"])
+    if "struct" in made:
+        return pa.struct({name: type_from_json(kind) for name, kind in made["struct"].items()})
     for name, build in _LISTS.items():
         if name in made:
             return build(type_from_json(made[name]))

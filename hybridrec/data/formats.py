@@ -209,7 +209,8 @@ class TableSource:
         self._starts = range(0, rows, group_rows)
         counts = [min(group_rows, rows - start) for start in self._starts]
         self.groups = [Group(0, i, count, size * count // rows) for i, count in enumerate(counts)]
-        ends = [self._table.slice(0, 1).to_pylist(), self._table.slice(max(rows - 1, 0)).to_pylist()]
+        # as text: Python has not every date that Arrow has
+        ends = [c.to_string() for at in (0, max(rows - 1, 0)) for c in self._table.slice(at, 1).columns]
         self.fingerprint = fingerprint([counts, [f"{f.name}: {f.type}" for f in self.schema], ends])
 
     def __repr__(self) -> str:

@@ -48,8 +48,9 @@ class Mixing:
         other settings goes on in the same order.
         """
         least, most = LANES
-        lanes = self.lanes or max(least, min(most, int(effort.memory / 3 / max(reading.lane_bytes, 1))))
-        rows = self.rows
+        lanes, rows = self.lanes or most, self.rows
+        if self.lanes is None and rows is None:  # stated rows mean one order, whatever the ceiling
+            lanes = max(least, min(most, int(effort.memory / 3 / max(reading.lane_bytes, 1))))
         if rows == "all":
             self._check(total(), reading.row_bytes, effort.memory)
             return Shuffle(self.seed, None, lanes)

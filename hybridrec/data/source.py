@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hybridrec.data.arrow_types import plain_type
+
 
 class Group(NamedTuple):
     """A run of rows that is read as one: `index` counts within its file, `bytes` is its uncompressed size."""
@@ -134,28 +136,6 @@ def _no_leaf(kind: pa.DataType) -> str | None:
     return None
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type that says what a value is, whatever its encoding: dictionary<int8, large_string> is string."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return plain_type(kind.storage_type)
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if pa.types.is_map(kind) or not _is_list(kind):
-        return kind
-    return pa.list_(plain_type(kind.value_type))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
-    return any(test(kind) for test in tests)
-
-
 def leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
     """One leaf column. A null struct gives null leaves; view, run-end and extension layouts are undone."""
     array = batch.column(batch.schema.get_field_index(path[0]))
@@ -166,7 +146,19 @@ def leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
         return array
     if pa.types.is_run_end_encoded(array.type):
         array = pc.call_function("run_end_decode", [array])
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        array = _list_of_view(array)
     return array.cast(plain_type(array.type)) if "_view" in str(array.type) else array
+
+
+def _list_of_view(array: pa.Array) -> pa.Array:
+    """A list view as a list; Arrow's own cast leaves out the last offset."""
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False))
+    offsets = np.concatenate([[0], ends])
+    small = offsets[-1] < 2**31
+    mask = array.is_null() if array.null_count else None
+    build = pa.ListArray if small else pa.LargeListArray
+    return build.from_arrays(pa.array(offsets, pa.int32() if small else pa.int64()), array.flatten(), mask=mask)
 
 
 def _storage(array: Any) -> Any:

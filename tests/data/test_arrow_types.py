@@ -88,7 +88,9 @@ def test_types_that_differ_in_width_or_size_stay_apart():
 
 
 @pytest.mark.parametrize(
-    "kind", [*WHOLE, *FRACTIONS, *LISTS, WORDS, pa.string(), pa.binary(), pa.null()], ids=str
+    "kind",
+    [*WHOLE, *FRACTIONS, *LISTS, WORDS, pa.string(), pa.binary(), pa.binary(3), pa.null(), OTHERS[1]],
+    ids=str,
 )
 def test_a_type_round_trips_through_json(kind):
     assert type_from_json(json.loads(json.dumps(type_to_json(kind)))) == kind
