@@ -50,7 +50,8 @@ def quickstart(
     import hybridrec as hr  # torch comes with the first dataset
 
     ds = hr.data.parquet(path, label="click", batch_size=batch_size).shuffle(seed=SEED)
-    typer.echo(f"\n{_columns(ds)}\n{ds}\n")
+    for line in (f"\n{len(ds.schema)} columns, by the schema:", *_columns(ds), f"\n{ds}\n"):
+        typer.echo(line)
     before = _peak_memory()
     tally = stream(ds, epochs)
     for line in _summary(tally, about, path, before):
@@ -58,6 +59,7 @@ def quickstart(
     typer.echo("\nWhat to try next:")
     for command in _next_steps(path):
         typer.echo(f"  {command}")
+    typer.echo("docs/data.md tells how to load data of your own.")
 
 
 def prepare(path: Path, rows: int) -> dict[str, Any]:
@@ -65,7 +67,11 @@ def prepare(path: Path, rows: int) -> dict[str, Any]:
     from hybridrec.data.synthetic import Clicks, write
 
     about = _about(path)
-    if about is not None and (about["rows"], about["seed"], about["clicks"]) == (rows, SEED, asdict(Clicks())):
+    if about is not None and (about["rows"], about["seed"], about["clicks"]) == (
+        rows,
+        SEED,
+        asdict(Clicks()),
+    ):
         typer.echo(f"{path} is there: {rows:,} rows, {human_bytes(path.stat().st_size)}")
         return about
     if about is not None:
@@ -76,7 +82,11 @@ def prepare(path: Path, rows: int) -> dict[str, Any]:
     try:
         with progress("generating clicks") as show:
             written = write(
-                path, rows=rows, seed=SEED, force=True, progress=lambda done: show(done, rows, f"{done:,} rows")
+                path,
+                rows=rows,
+                seed=SEED,
+                force=True,
+                progress=lambda done: show(done, rows, f"{done:,} rows"),
             )
     except BaseException:
         if made_folder and not any(path.parent.iterdir()):
@@ -96,7 +106,8 @@ def stream(ds: Dataset, epochs: int) -> Tally:
         now, start = Tally(), time.perf_counter()
         with progress(f"epoch {epoch + 1} of {epochs}") as show:
             for batch in ds:
-                assert batch.label is not None and batch.arena is not None
+                assert batch.label is not None
+                assert batch.arena is not None
                 now.rows += len(batch)
                 now.batches += 1
                 now.ids += len(batch.ids.values)
@@ -110,7 +121,7 @@ def stream(ds: Dataset, epochs: int) -> Tally:
 
 
 def _about(path: Path) -> dict[str, Any] | None:
-    """What a file of synthetic clicks says of itself; None where there is no file, an error for another's file."""
+    """What a file of synthetic clicks says of itself, None where there is no file."""
     import pyarrow.parquet as pq
 
     from hybridrec.data.synthetic import METADATA_KEY
@@ -122,20 +133,26 @@ def _about(path: Path) -> dict[str, Any] | None:
     except (ValueError, OSError):
         found = None
     if found is None:
-        raise ValueError(f"{path} exists and is no file of synthetic clicks; move it away, or choose another --folder")
+        raise ValueError(
+            f"{path} exists and is no file of synthetic clicks; move it away, or choose another --folder"
+        )
     return json.loads(found)
 
 
-def _columns(ds: Dataset) -> str:
-    """The schema in one line."""
-    lists = [f.name for f in ds.schema.of("id") if f.ragged]
-    single = [f.name for f in ds.schema.of("id") if not f.ragged]
-    dense = [f.name for f in ds.schema.of("dense")]
-    label = ", ".join(f.name for f in ds.schema.of("label"))
-    return (
-        f"schema: {len(single)} ids ({single[0]} ... {single[-1]}), {len(lists)} lists of ids ({', '.join(lists)}), "
-        f"{len(dense)} dense ({dense[0]} ... {dense[-1]}), label {label}"
-    )
+def _columns(ds: Dataset) -> list[str]:
+    """The schema in a few lines."""
+    ids = ds.schema.of("id")
+    parts = {
+        "ids": [feature.name for feature in ids if not feature.ragged],
+        "lists of ids": [feature.name for feature in ids if feature.ragged],
+        "dense": [feature.name for feature in ds.schema.of("dense")],
+        "label": [feature.name for feature in ds.schema.of("label")],
+    }
+    shown = {
+        kind: ", ".join(names if len(names) < 4 else [names[0], "...", names[-1]])
+        for kind, names in parts.items()
+    }
+    return [f"  {len(parts[kind]):>2} {kind:<13} {names}" for kind, names in shown.items()]
 
 
 def _summary(tally: Tally, about: dict[str, Any], path: Path, before: float) -> list[str]:
@@ -160,7 +177,6 @@ def _next_steps(path: Path) -> list[str]:
         f"{tools / 'hybridrec'} inspect {path}",
         f"{tools / Path(sys.executable).name} -m recipes.quickstart --rows 2000000 --epochs 1",
         "make test",
-        "and docs/data.md tells how to load data of your own",
     ]
 
 

@@ -16,7 +16,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hybridrec.data.decode import Decoder
 from hybridrec.data.join import Join
-from hybridrec.data.loader import BatchIterator, Cuts, Effort, Loader
+from hybridrec.data.iteration import BatchIterator
+from hybridrec.data.loader import Cuts, Effort, Loader
 from hybridrec.data.mixing import Mixing
 from hybridrec.data.partition import steps
 from hybridrec.data.position import Era, Position
@@ -89,6 +90,8 @@ class Dataset(IterableDataset[Batch]):
         More of both mix better and need more memory; what is not stated is chosen to fit the memory ceiling.
         `rows="all"` is a full permutation, for data that fits.
         """
+        if rows == "all" and isinstance(self._rows, StreamRows):
+            raise ValueError('shuffle(rows="all") of a stream would read it to its end; state the rows of a window')
         return self._with(_shuffle=Mixing(seed, rows, lanes))
 
     def shard(self, rank: int, world: int, by: By = "rows", uneven: Uneven = "empty") -> Dataset:

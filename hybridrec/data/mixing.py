@@ -27,6 +27,8 @@ class Mixing:
     lanes: int | None
 
     def __post_init__(self) -> None:
+        if isinstance(self.rows, str) and self.rows != "all":
+            raise ValueError(f'rows={self.rows!r}: a shuffle window has a number of rows, or "all"')
         Shuffle(self.seed, None if self.rows in (None, "all") else self.rows, self.lanes or 1)  # checks the values
         if self.lanes is not None and self.lanes < 1:
             raise ValueError(f"lanes={self.lanes}: a shuffle reads from at least 1 row group at a time")
