@@ -25,7 +25,7 @@ test-slow: $(VENV)/developed-$(MODULES)
 lint: $(VENV)/developed-$(MODULES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/developed-$(MODULES)
 	$(BIN)/ruff check --fix .

@@ -66,12 +66,8 @@ def prepare(path: Path, rows: int) -> dict[str, Any]:
     """Write the click data unless they are there; returns what their footer says of them."""
     from hybridrec.data.synthetic import Clicks, write
 
-    about = _about(path)
-    if about is not None and (about["rows"], about["seed"], about["clicks"]) == (
-        rows,
-        SEED,
-        asdict(Clicks()),
-    ):
+    about, wanted = _about(path), (rows, SEED, asdict(Clicks()))
+    if about is not None and (about["rows"], about["seed"], about["clicks"]) == wanted:
         typer.echo(f"{path} is there: {rows:,} rows, {human_bytes(path.stat().st_size)}")
         return about
     if about is not None:

@@ -66,8 +66,7 @@ class Dataset(IterableDataset[Batch]):
     """
 
     def __init__(self, rows: RowSet | StreamRows, schema: Schema, effort: Effort, batch_size: int, drop_last: bool = False) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
+        _check_batch_size(batch_size)
         schema.check_against(rows.schema)
         self._rows, self._schema, self._effort = rows, schema, effort
         self._batch_size, self._drop_last = batch_size, drop_last
@@ -114,8 +113,7 @@ class Dataset(IterableDataset[Batch]):
 
     def batch(self, batch_size: int, drop_last: bool | None = None) -> Dataset:
         """Another batch size."""
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
+        _check_batch_size(batch_size)
         return self._with(_batch_size=batch_size, _drop_last=self._drop_last if drop_last is None else drop_last)
 
     def where(self, where: Any) -> Dataset:
@@ -254,7 +252,7 @@ class Dataset(IterableDataset[Batch]):
             return None
         if self._cursor.shuffle is not None:
             return self._cursor.shuffle
-        return self._shuffle.settle(reading, self._effort, self._batch_size, self._rows.count)
+        return self._shuffle.settle(reading, self._effort.memory, self._rows.count)
 
     def _era(self) -> Era:
         return Era(self._shard.world, self._batch_size, 0, self._shard.by)
@@ -305,6 +303,13 @@ class Dataset(IterableDataset[Batch]):
             raise ValueError(f"the state was made under {shuffle}, this dataset has {self._shuffle}; use the same shuffle()")
         self._cursor.chunk_rows, self._cursor.shuffle = state["chunk_rows"], shuffle
         self._cursor.begin(position.resume(self._shard.world, self._batch_size, self._shard.by))
+
+
+def _check_batch_size(rows: int) -> None:
+    if not isinstance(rows, int) or isinstance(rows, bool):
+        raise TypeError(f"batch_size={rows!r}: an integer is needed, not {type(rows).__name__}")
+    if rows < 1:
+        raise ValueError(f"batch_size={rows}: a batch has at least one row")
 
 
 class _Cursor:

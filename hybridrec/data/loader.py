@@ -26,6 +26,7 @@ from hybridrec.data.shuffle import Borders, Window
 from hybridrec.data.source import BadFile, Source
 from hybridrec.types import Batch
 
+MEMORY = 640 << 20  # bytes that a loader may hold unless told otherwise
 STREAM_PATIENCE = 1.0  # seconds that close() waits for a thread inside a user's iterator
 
 

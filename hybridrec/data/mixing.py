@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hybridrec.data.loader import Effort
+from hybridrec.data.loader import MEMORY
 from hybridrec.data.rows import Reading
 from hybridrec.data.shuffle import Shuffle
 
 LANES = (2, 8)
 LEAST_ROWS = 4096
+LANE_SHARE = 0.25  # of the ceiling: the pages of the row groups that are open at a time
+WINDOW_SHARE = 0.16  # two and a half windows are held at once; the rest is for finished batches
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,22 @@ class Mixing:
             return False
         return self.rows is None or shuffle.rows == (None if self.rows == "all" else self.rows)
 
-    def settle(self, reading: Reading, effort: Effort, batch_size: int, total: Callable[[], int]) -> Shuffle:
-        """The shuffle itself. Of the ceiling, lanes take up to a third, finished batches their part, two windows the rest.
-
-        A function of the data, the batch size and the ceiling; a state carries the answer, so that a run resumed with
-        other settings goes on in the same order.
+    def settle(self, reading: Reading, memory: int, total: Callable[[], int]) -> Shuffle:
+        """The shuffle itself. What was not stated is a function of the data alone, so that the order of rows is one of
+        (seed, epoch), whatever the batch size, the threads or the prefetch depth; only a ceiling below the usual one
+        makes windows smaller. A state carries the answer.
         """
+        usual = min(memory, MEMORY)
         least, most = LANES
-        lanes, rows = self.lanes or most, self.rows
-        if self.lanes is None and rows is None:  # stated rows mean one order, whatever the ceiling
-            lanes = max(least, min(most, int(effort.memory / 3 / max(reading.lane_bytes, 1))))
+        lanes = self.lanes or max(least, min(most, int(usual * LANE_SHARE / max(reading.lane_bytes, 1))))
+        rows = self.rows
         if rows == "all":
-            self._check(total(), reading.row_bytes, effort.memory)
+            self._check(total(), reading.row_bytes, memory)
             return Shuffle(self.seed, None, lanes)
         if rows is None:
-            taken = lanes * reading.lane_bytes + effort.prefetch * batch_size * reading.row_bytes
-            room = max(effort.memory / 8, (effort.memory - taken) / 2)
-            rows = max(LEAST_ROWS, int(room / reading.row_bytes) // LEAST_ROWS * LEAST_ROWS)
+            rows = max(LEAST_ROWS, int(usual * WINDOW_SHARE / reading.row_bytes) // LEAST_ROWS * LEAST_ROWS)
         else:
-            self._check(rows, reading.row_bytes, effort.memory)
+            self._check(rows, reading.row_bytes, memory)
         return Shuffle(self.seed, rows, lanes)
 
     def _check(self, rows: int, row_bytes: float, memory: int) -> None:

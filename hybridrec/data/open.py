@@ -10,14 +10,12 @@ import pyarrow as pa
 
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.formats import CsvOptions, CsvSource, IpcSource, TableSource
-from hybridrec.data.loader import Effort
+from hybridrec.data.loader import MEMORY, Effort
 from hybridrec.data.parquet_source import ParquetSource
 from hybridrec.data.rows import RowSet
 from hybridrec.data.schema import Schema
 from hybridrec.data.source import Source
 from hybridrec.data.stream_source import StreamRows
-
-MEMORY = 640 << 20
 
 
 def parquet(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool = True, **options: Any) -> Dataset:

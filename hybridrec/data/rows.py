@@ -91,11 +91,11 @@ class Reading:
     lane_bytes: int  # what an open group takes: a page and a read buffer of each column
 
     def plan(self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]) -> Plan:
-        """Read ahead a row group for each thread, or one window while another is being packed."""
+        """Plan ahead a row group for each thread, or two windows while another is being packed, if memory allows."""
         if shuffle is None:
             ahead = effort.threads * self.group_rows + effort.prefetch * cuts.batch_size
         else:
-            ahead = (shuffle.rows or 0) + 1
+            ahead = 2 * (shuffle.rows or 0) + cuts.batch_size
         return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, ahead)
 
 

