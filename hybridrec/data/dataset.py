@@ -15,8 +15,8 @@ import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hybridrec.data.decode import Decoder
-from hybridrec.data.join import Join
 from hybridrec.data.iteration import BatchIterator
+from hybridrec.data.join import Join
 from hybridrec.data.loader import Cuts, Effort, Loader
 from hybridrec.data.mixing import Mixing
 from hybridrec.data.partition import steps
@@ -56,8 +56,9 @@ class Shard:
 class Dataset(IterableDataset[Batch]):
     """Rows of files as packed batches. Every step returns a new Dataset; iterating one runs the pipeline.
 
-    Each `iter()` is the next epoch, `set_epoch(n)` overrides. `state_dict()` after any batch says where the newest
-    iterator stands; `load_state_dict()` in the same or another world goes on from there, every remaining row once.
+    Each `iter()` is the next epoch, `set_epoch(n)` overrides. `state_dict()` after any batch says where the
+    newest iterator stands; `load_state_dict()` in the same or another world goes on from there, every
+    remaining row once.
 
     >>> import hybridrec as hr
     >>> ds = hr.data.table({"user": [1, 2, 3], "click": [0, 1, 0]}, label="click", batch_size=2)
@@ -65,7 +66,14 @@ class Dataset(IterableDataset[Batch]):
     [[1, 2], [3]]
     """
 
-    def __init__(self, rows: RowSet | StreamRows, schema: Schema, effort: Effort, batch_size: int, drop_last: bool = False) -> None:
+    def __init__(
+        self,
+        rows: RowSet | StreamRows,
+        schema: Schema,
+        effort: Effort,
+        batch_size: int,
+        drop_last: bool = False,
+    ) -> None:
         _check_batch_size(batch_size)
         schema.check_against(rows.schema)
         self._rows, self._schema, self._effort = rows, schema, effort
@@ -74,7 +82,7 @@ class Dataset(IterableDataset[Batch]):
         self._shard = Shard()
         self._cursor = _Cursor()
 
-    # -- steps --------------------------------------------------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------------------
 
     def select(self, columns: Sequence[str]) -> Dataset:
         """Only these features, in this order; labels and sample weights stay."""
@@ -85,63 +93,74 @@ class Dataset(IterableDataset[Batch]):
     ) -> Dataset:
         """Mix rows, differently in every epoch, as a function of (seed, epoch) alone.
 
-        Row groups are taken in random order, `lanes` of them at a time, into windows of `rows` rows that are permuted.
-        More of both mix better and need more memory; what is not stated is chosen to fit the memory ceiling.
-        `rows="all"` is a full permutation, for data that fits.
+        Row groups are taken in random order, `lanes` of them at a time, into windows of `rows` rows that are
+        permuted. More of both mix better and need more memory; what is not stated is chosen to fit the memory
+        ceiling. `rows="all"` is a full permutation, for data that fits.
         """
         if rows == "all" and isinstance(self._rows, StreamRows):
-            raise ValueError('shuffle(rows="all") of a stream would read it to its end; state the rows of a window')
+            raise ValueError(
+                'shuffle(rows="all") of a stream would read it to its end; state the rows of a window'
+            )
         return self._with(_shuffle=Mixing(seed, rows, lanes))
 
     def shard(self, rank: int, world: int, by: By = "rows", uneven: Uneven = "empty") -> Dataset:
         """The part of one rank: an even share of the rows, or its slice of every global batch.
 
-        By "rows", each rank reads its own share in batches of `batch_size`. By "batch", `batch_size` is global and N
-        ranks see the very batches of one rank, at the price that each decodes everything. Where ranks run out at
-        different steps, "empty" uses every row once and gives empty batches to those that are done; "stop" ends all
-        ranks together and leaves the last rows of some unread.
+        By "rows", each rank reads its own share in batches of `batch_size`. By "batch", `batch_size` is
+        global and N ranks see the very batches of one rank, at the price that each decodes everything. Where
+        ranks run out at different steps, "empty" uses every row once and gives empty batches to those that
+        are done; "stop" ends all ranks together and leaves the last rows of some unread.
         """
         return self._with(_shard=Shard(rank, world, by, uneven))
 
     def shard_for_rank(self, by: By = "rows", uneven: Uneven = "empty") -> Dataset:
-        """`shard()` for this process: torch.distributed where it runs, else torchrun's RANK and WORLD_SIZE."""
+        """`shard()` for this process: from torch.distributed, else torchrun's RANK and WORLD_SIZE."""
         from torch import distributed
 
         if distributed.is_available() and distributed.is_initialized():
             return self.shard(distributed.get_rank(), distributed.get_world_size(), by, uneven)
-        return self.shard(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), by, uneven)
+        return self.shard(
+            int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), by, uneven
+        )
 
     def batch(self, batch_size: int, drop_last: bool | None = None) -> Dataset:
         """Another batch size."""
         _check_batch_size(batch_size)
-        return self._with(_batch_size=batch_size, _drop_last=self._drop_last if drop_last is None else drop_last)
+        return self._with(
+            _batch_size=batch_size, _drop_last=self._drop_last if drop_last is None else drop_last
+        )
 
     def where(self, where: Any) -> Dataset:
         """Only rows for which the expression holds: a pyarrow Expression or [("day", ">=", 3), ...].
 
-        Row groups are pruned by their statistics; the rest is counted once, reading the filter's columns alone, so
-        that batches, shares and states stay exact.
+        Row groups are pruned by their statistics; the rest is counted once, reading the filter's columns
+        alone, so that batches, shares and states stay exact.
         """
         return self._with(_rows=self._rows.where(where))
 
     def split(self, at: Any, by: str | None = None, seed: int | None = None) -> tuple[Dataset, Dataset]:
         """Two datasets without a common row: (train, valid) = ds.split(0.9).
 
-        A fraction cuts the rows in file order, which for logs is time order; with `seed=` it draws single rows at
-        random. With `by=` a column name, rows whose value is below `at` come first and the others second.
+        A fraction cuts the rows in file order, which for logs is time order; with `seed=` it draws single
+        rows at random. With `by=` a column name, rows whose value is below `at` come first and the others
+        second.
         """
         first, second = self._rows.split(at, by=by, seed=seed)
         return self._with(_rows=first), self._with(_rows=second)
 
     def join(self, table: Any, on: str, prefix: str = "") -> Dataset:
-        """Append the columns of an in-memory table by key; rows without a match follow each column's null policy."""
+        """Append the columns of a table in memory by key; unmatched rows follow each column's null policy."""
         joined = Join(table, on, prefix)
         rows = self._rows.with_step(joined)
         new = pa.schema([rows.schema.field(name) for name in joined.columns])
         return self._with(_rows=rows, _schema=Schema([*self._schema, *Schema.infer(new)]))
 
     def restore(
-        self, groups: Mapping[str, Sequence[str]], *, label: str | Sequence[str] = (), weight: str | None = None
+        self,
+        groups: Mapping[str, Sequence[str]],
+        *,
+        label: str | Sequence[str] = (),
+        weight: str | None = None,
     ) -> Dataset:
         """Rows out of deduplicated blocks: {index column: [value columns]}; see `hybridrec.data.restore`.
 
@@ -162,7 +181,7 @@ class Dataset(IterableDataset[Batch]):
         made._cursor = _Cursor()
         return made
 
-    # -- what it is ---------------------------------------------------------------------------------------------------
+    # -- what it is ------------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> Schema:
@@ -180,7 +199,7 @@ class Dataset(IterableDataset[Batch]):
 
     @property
     def lost(self) -> dict[str, int]:
-        """Files left out under on_bad_file="skip" so far, with the rows lost (0: unknown, the file could not be opened)."""
+        """Files with rows left out under on_bad_file="skip", and how many (0: it could not be opened)."""
         lost = dict(self._rows.lost)
         for name, rows in self._cursor.lost.items():
             lost[name] = lost.get(name, 0) + rows
@@ -197,11 +216,14 @@ class Dataset(IterableDataset[Batch]):
         if self._shuffle is not None:
             lines.append(repr(self._shuffle))
         if self._shard.world > 1:
-            lines.append(f"shard({self._shard.rank}, {self._shard.world}, by={self._shard.by!r}, uneven={self._shard.uneven!r})")
+            lines.append(
+                f"shard({self._shard.rank}, {self._shard.world}, "
+                f"by={self._shard.by!r}, uneven={self._shard.uneven!r})"
+            )
         lines.append(f"batch({self._batch_size}, drop_last={self._drop_last})")
         return "\n  .".join(lines)
 
-    # -- running it ---------------------------------------------------------------------------------------------------
+    # -- running it ------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch that the next `iter()` runs."""
@@ -211,21 +233,27 @@ class Dataset(IterableDataset[Batch]):
         position = self._cursor.next or Position(0, (self._era(),))
         worker = get_worker_info()
         if worker is None:
+            progress = _Progress(self._cursor, position)
+            made = self._run(position, self._cursor, progress)
             self._cursor.begin(Position(position.epoch + 1, (self._era(),)))
-            self._cursor.newest = progress = _Progress(self._cursor, position)
-            return self._run(position, self._cursor, progress)
-        if len(position.eras) > 1 or position.eras[0].steps:
+            self._cursor.newest = progress
+            return made
+        if any(era.steps for era in position.eras):
             raise ValueError(
-                "a loaded state cannot go on under DataLoader(num_workers > 0): its workers keep no common position; "
+                "a loaded state cannot go on under DataLoader(num_workers > 0): "
+                "its workers keep no common position; "
                 "iterate the dataset itself, it has threads of its own"
             )
         if self._shard.by == "batch" and self._shard.world > 1:
             raise ValueError(
-                'shard(by="batch") under DataLoader(num_workers > 0) would break the global batches; iterate the dataset '
+                'shard(by="batch") under DataLoader(num_workers > 0) would break the global batches; '
+                "iterate the dataset "
                 "itself, it has threads of its own, or shard by rows"
             )
         epoch = position.epoch + self._cursor.epochs_of_worker(worker.id, worker.num_workers)
-        share = Shard(self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers)
+        share = Shard(
+            self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers
+        )
         part = self._with(_shard=share, _effort=dataclasses.replace(self._effort, threads=1))
         here = Position(epoch, (part._era(),))
         return part._run(here, part._cursor, _Progress(part._cursor, here), keep_step=False)
@@ -240,7 +268,9 @@ class Dataset(IterableDataset[Batch]):
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
         here, order = rows.walk(reading, shuffle, position, shard.rank)
         by_batch = shard.by == "batch"
-        cuts = Cuts(self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1)
+        cuts = Cuts(
+            self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1
+        )
         plan = reading.plan(cuts, shuffle, self._effort, last_rows(here.spans))
         loader = Loader(rows.source, decoder, order, plan, self._effort)
         total = self._steps(here.rows) if keep_step and here.rows >= 0 else None
@@ -264,13 +294,14 @@ class Dataset(IterableDataset[Batch]):
             rows, shard.world, self._batch_size, by=shard.by, uneven=shard.uneven, drop_last=self._drop_last
         )
 
-    # -- where it stands ----------------------------------------------------------------------------------------------
+    # -- where it stands -------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator stands: plain JSON values, the same on all ranks, at any prefetch depth."""
+        """Where the newest iterator stands: plain JSON values, the same on all ranks."""
         if get_worker_info() is not None or self._cursor.ran_in_workers():
             raise RuntimeError(
-                "state_dict() under DataLoader(num_workers > 0): the workers' positions are not known here; iterate the "
+                "state_dict() under DataLoader(num_workers > 0): the workers' positions are not known here; "
+                "iterate the "
                 "dataset itself, it has threads of its own"
             )
         newest = self._cursor.newest
@@ -290,17 +321,23 @@ class Dataset(IterableDataset[Batch]):
         keys = {"version", "fingerprint", "chunk_rows", "shuffle", "position"}
         if not isinstance(state, Mapping) or state.get("version") != VERSION or set(state) != keys:
             found = state.get("version") if isinstance(state, Mapping) else type(state).__name__
-            raise ValueError(f"not a dataset state of version {VERSION} (found {found!r}); it has the keys {sorted(keys)}")
+            raise ValueError(
+                f"not a dataset state of version {VERSION} (found {found!r}); it has the keys {sorted(keys)}"
+            )
         if state["fingerprint"] != self._rows.fingerprint():
             raise ValueError(
                 f"the state is of other data: fingerprint {state['fingerprint']}, this dataset has "
-                f"{self._rows.fingerprint()}; use the same files, where() and split(), or start a new epoch with set_epoch()"
+                f"{self._rows.fingerprint()}; use the same files, where() and split(), "
+                "or start a new epoch with set_epoch()"
             )
         position = Position.from_json(state["position"])
         shuffle = None if state["shuffle"] is None else Shuffle(**state["shuffle"])
         agreed = shuffle is None if self._shuffle is None else self._shuffle.agrees_with(shuffle)
         if not agreed:
-            raise ValueError(f"the state was made under {shuffle}, this dataset has {self._shuffle}; use the same shuffle()")
+            raise ValueError(
+                f"the state was made under {shuffle}, this dataset has {self._shuffle}; "
+                "use the same shuffle()"
+            )
         self._cursor.chunk_rows, self._cursor.shuffle = state["chunk_rows"], shuffle
         self._cursor.begin(position.resume(self._shard.world, self._batch_size, self._shard.by))
 
@@ -313,7 +350,7 @@ def _check_batch_size(rows: int) -> None:
 
 
 class _Cursor:
-    """What changes while a dataset is iterated: its place, and what was lost. Shared with forked workers where noted."""
+    """What changes while a dataset is iterated: its place, and what was lost."""
 
     def __init__(self) -> None:
         self.next: Position | None = None  # where the next iter() begins
@@ -322,7 +359,8 @@ class _Cursor:
         self.shuffle: Shuffle | None = None
         self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
         self.lost: dict[str, int] = {}
-        self._shared = mmap.mmap(-1, 4 * WORKERS)  # epochs begun by each DataLoader worker, seen by forked processes
+        # epochs begun by each DataLoader worker, seen by forked processes
+        self._shared = mmap.mmap(-1, 4 * WORKERS)
         self._spawned = 0  # how often this was sent to a new process
         self._number = 0  # of that, for the copy that was sent
 

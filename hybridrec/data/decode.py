@@ -1,4 +1,4 @@
-"""Chunks of Arrow columns into packed batches: the plan is made once from the schema, native code does the copying."""
+"""Chunks of Arrow columns into packed batches: planned once from the schema, copied by native code."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Rows:
 class Decoder:
     """Turns record batches into `Chunk`s and rows of them into `Batch`es, as a schema says.
 
-    `steps` change a record batch before the schema applies (join, restore); `columns` is what they and the schema need
-    from the files. A decoder is immutable and serves many threads; `cache()` is for one row group at a time.
+    `steps` change a record batch before the schema applies (join, restore); `columns` is what they and the
+    schema need from the files. A decoder is immutable and serves many threads; `cache()` is for one row group
+    at a time.
     """
 
     def __init__(self, schema: Schema, steps: Sequence[Step] = ()) -> None:
@@ -78,7 +79,7 @@ class Decoder:
         return _native.HashCache()
 
     def chunk(self, batch: pa.RecordBatch, cache: Any, absent: frozenset[str] = frozenset()) -> Chunk:
-        """Decode one record batch, columns that its file lacks from their defaults; runs in a worker thread."""
+        """Decode one record batch, columns that its file lacks from their defaults."""
         restores = [step for step in self.steps if isinstance(step, Restore)]
         for step in restores:
             batch = step(batch)
@@ -97,7 +98,7 @@ class Decoder:
         return Chunk(native, extra, batch.num_rows, size)
 
     def pack(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> Batch:
-        """One batch of rows from these chunks; `where(chunk, row)` names a row's place in the files, for errors."""
+        """One batch of rows from these chunks; `where(chunk, row)` names a row's place, for errors."""
         native = [chunk.native for chunk in chunks]
         if rows.runs is not None:
             made = self._packer.pack_runs(native, rows.runs, self._arena)
@@ -105,15 +106,18 @@ class Decoder:
             made = self._packer.pack_rows(native, rows.chunk_of, rows.row_of, self._arena)
         if len(made) != 3:
             raise self._bad_value(made, where)
-        return self._batch(*made, rows.count, self._extra_columns(chunks, rows, where))
+        block, at, starts = made
+        return self._batch(block, at, starts, rows.count, self._extra_columns(chunks, rows, where))
 
     def empty(self) -> Batch:
         """A batch of no rows, with every feature in its place."""
         return self.pack([], Rows(0, runs=[]), lambda chunk, row: "")
 
-    # -- the packed part ----------------------------------------------------------------------------------------------
+    # -- the packed part -------------------------------------------------------------------------------------
 
-    def _batch(self, block: np.ndarray, at: tuple[int, ...], starts: list[int], n: int, extra: dict[str, Any]) -> Batch:
+    def _batch(
+        self, block: np.ndarray, at: tuple[int, ...], starts: list[int], n: int, extra: dict[str, Any]
+    ) -> Batch:
         arena = torch.from_numpy(block)
         offsets, values, weights, *matrices = at
 
@@ -131,7 +135,8 @@ class Decoder:
             batch_size=n,
         )
         dense, label, weight = (
-            view(start, torch.float32, n, self._width[kind]) for kind, start in zip(_MATRIX, matrices, strict=True)
+            view(start, torch.float32, n, self._width[kind])
+            for kind, start in zip(_MATRIX, matrices, strict=True)
         )
         return Batch(
             ids=ids,
@@ -171,7 +176,9 @@ class Decoder:
             policy = _native.Null.Error if feature.null == "error" else _native.Null.Default
             default = _dense_default(feature)
             matrix, start = _MATRIX[feature.kind], at[feature.kind]
-            fields.append(_native.DenseField(place[feature.name], matrix, start, feature.width, policy, default))
+            fields.append(
+                _native.DenseField(place[feature.name], matrix, start, feature.width, policy, default)
+            )
             at[feature.kind] += feature.width
         return fields
 
@@ -180,27 +187,40 @@ class Decoder:
         name = list(self._packed)[column]
         place = f"column {name!r}, {where(chunk, row)}"
         if what == "weight count":
-            return BadValue(f"{place}: {found} weights for {wanted} ids; a weight column has one value per id")
+            return BadValue(
+                f"{place}: {found} weights for {wanted} ids; a weight column has one value per id"
+            )
         if what == "width":
-            return BadValue(f"{place}: a list of {found} values, but size={wanted} was promised; mend the data or the schema")
+            return BadValue(
+                f"{place}: a list of {found} values, but size={wanted} was promised; "
+                "mend the data or the schema"
+            )
         remedy = f"schema.edit({name!r}, default=...)" + (
             ' or null="empty"|"id"' if self.schema[name].kind == "id" else ""
         )
         kind = "a null" if what == "null row" else "a null inside a list"
-        return BadValue(f'{place}: {kind}, and the policy of this column is null="error"; choose another with {remedy}')
+        return BadValue(
+            f'{place}: {kind}, and the policy of this column is null="error"; choose another with {remedy}'
+        )
 
-    # -- the rest -----------------------------------------------------------------------------------------------------
+    # -- the rest --------------------------------------------------------------------------------------------
 
-    def _extra_columns(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> dict[str, Any]:
+    def _extra_columns(
+        self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]
+    ) -> dict[str, Any]:
         made: dict[str, Ragged | torch.Tensor] = {}
         for feature in self._extra:
             columns = [chunk.extra[feature.name] for chunk in chunks]
             column = _gathered(columns, rows) if columns else pa.array([], extra_type(feature.output))
             try:
-                made[feature.name] = _to_torch(without_nulls(column, feature.null, self._extra_defaults[feature.name]))
+                made[feature.name] = _to_torch(
+                    without_nulls(column, feature.null, self._extra_defaults[feature.name])
+                )
             except ValueError as error:
                 place = where(*_first(rows)) if chunks else "an empty batch"
-                raise BadValue(f"column {feature.name!r}, in the batch that begins at {place}: {error}") from None
+                raise BadValue(
+                    f"column {feature.name!r}, in the batch that begins at {place}: {error}"
+                ) from None
         return made
 
 
@@ -209,7 +229,8 @@ def _gathered(columns: list[pa.Array], rows: Rows) -> pa.Array:
     if rows.runs is not None:
         parts = [columns[chunk].slice(start, stop - start) for chunk, start, stop in rows.runs]
         return pa.concat_arrays(parts or [columns[0].slice(0, 0)])
-    assert rows.chunk_of is not None and rows.row_of is not None
+    assert rows.chunk_of is not None
+    assert rows.row_of is not None
     order = np.argsort(rows.chunk_of, kind="stable")  # chunk by chunk, then back into the rows' order
     ends = np.searchsorted(rows.chunk_of[order], np.arange(len(columns) + 1))
     parts = [
@@ -225,7 +246,8 @@ def _first(rows: Rows) -> tuple[int, int]:
     """Chunk and row of the first row of a batch."""
     if rows.runs is not None:
         return (rows.runs[0][0], rows.runs[0][1]) if rows.runs else (0, 0)
-    assert rows.chunk_of is not None and rows.row_of is not None
+    assert rows.chunk_of is not None
+    assert rows.row_of is not None
     return (int(rows.chunk_of[0]), int(rows.row_of[0])) if rows.count else (0, 0)
 
 
@@ -287,9 +309,13 @@ def _default_values(feature: Feature) -> list[Any]:
         column = hash_array(column, SEED)
     values = pc.cast(column, pa.int64() if feature.kind == "id" else pa.float32(), safe=False).to_pylist()
     if None in values:
-        raise ValueError(f"feature {feature.name!r}: its transforms make a null of default={feature.default!r}")
+        raise ValueError(
+            f"feature {feature.name!r}: its transforms make a null of default={feature.default!r}"
+        )
     if not feature.ragged and len(values) != feature.width:
-        raise ValueError(f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values")
+        raise ValueError(
+            f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values"
+        )
     return values
 
 
@@ -312,7 +338,9 @@ def _dense_default(feature: Feature) -> list[float]:
 def _column_names(features: list[Feature]) -> list[str]:
     names = []
     for feature in features:
-        names += [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
+        names += (
+            [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
+        )
     return names
 
 
@@ -323,7 +351,7 @@ def _extra_array(feature: Feature, column: pa.Array) -> pa.Array:
 
 
 def _extra_default(feature: Feature) -> list[pa.Scalar]:
-    """What nulls become, level by level: a row, and inside it lists and elements where the default is one value."""
+    """What nulls become, level by level; inside rows only where the default is a single value."""
     if feature.default is None:
         return []
     levels = [_extra_array(feature, pa.array([feature.default_row().as_py()], feature.type))[0]]
@@ -334,7 +362,13 @@ def _extra_default(feature: Feature) -> list[pa.Scalar]:
 
 def _to_torch(column: pa.Array) -> Ragged | torch.Tensor:
     kind = column.type
-    if is_list(kind) or pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
+    if (
+        is_list(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+    ):
         return Ragged.from_arrow(column)
     array = column.to_numpy(zero_copy_only=False)
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,4 +1,4 @@
-"""Columns that travel as they are (`batch.extra`): one type for all chunks, and nulls replaced at any depth."""
+"""Columns that travel as they are (`batch.extra`): one type for all chunks, nulls replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridrec.data.lists import map_values, offsets_of
 
 
 def extra_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a column travels: times as integers, decimals as doubles, one kind of list and string.
+    """The type a column travels in: times as integers, decimals as doubles, one kind of list and string.
 
     >>> extra_type(pa.large_list(pa.timestamp("s")))
     ListType(list<item: int64>)
@@ -48,9 +48,9 @@ def _decoded(flat: pa.Array) -> pa.Array:
 def without_nulls(column: pa.Array, policy: str, defaults: Sequence[pa.Scalar] = ()) -> pa.Array:
     """The column with its nulls replaced, at every level.
 
-    `policy` is "error"; "empty": a null list is empty, a null element is dropped, a null string is "", and a null
-    number outside lists is an error; or "default": `defaults` holds what replaces a null row, and then, level by
-    level, a null list or element inside it.
+    `policy` is "error"; "empty": a null list is empty, a null element is dropped, a null string is "", and a
+    null number outside lists is an error; or "default": `defaults` holds what replaces a null row, and then,
+    level by level, a null list or element inside it.
 
     >>> without_nulls(pa.array([[1, None], None]), "empty").to_pylist()
     [[1], []]
@@ -84,7 +84,9 @@ def _filled(column: pa.Array, policy: str, defaults: Sequence[pa.Scalar]) -> pa.
     elif policy == "empty" and is_text(kind):
         value = pa.array([""]).cast(kind)
     elif policy == "default":
-        raise ValueError(f"a null {kind} inside a row, and the default stands for whole rows; give a single value")
+        raise ValueError(
+            f"a null {kind} inside a row, and the default stands for whole rows; give a single value"
+        )
     else:
         raise ValueError(f'a null {kind}, and the policy of this column is null="{policy}"; give a default=')
     missing = column.is_null().to_numpy(zero_copy_only=False)

@@ -13,9 +13,9 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from hybridrec.data.assembly import Cut, Decoding, Part, Piece
 from hybridrec.data.decode import Chunk, Decoder
 from hybridrec.data.partition import slice_of_batch
 from hybridrec.data.shuffle import Borders, Window
-from hybridrec.data.source import BadFile, Source
+from hybridrec.data.source import BadFile, Group
 from hybridrec.types import Batch
 
 MEMORY = 640 << 20  # bytes that a loader may hold unless told otherwise
@@ -74,11 +74,21 @@ class _Stream:
     busy: bool = False
 
 
+class Places(Protocol):
+    """What the loader asks of a source: the names of its groups, for errors."""
+
+    @property
+    def files(self) -> Sequence[str]: ...
+    @property
+    def groups(self) -> Sequence[Group]: ...
+    def describe(self, group: int) -> str: ...
+
+
 class Loader:
     """Delivers the batches of one epoch, in order, from worker threads. `close()` may be called at any time."""
 
     def __init__(
-        self, source: Source, decoder: Decoder, walk: Iterable[tuple[Window, int]], plan: Plan, effort: Effort
+        self, source: Places, decoder: Decoder, walk: Iterable[tuple[Window, int]], plan: Plan, effort: Effort
     ) -> None:
         self.lost: dict[str, int] = {}  # file -> rows, under on_bad_file="skip"
         self._source, self._decoder, self._plan, self._effort = source, decoder, plan, effort

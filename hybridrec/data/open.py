@@ -18,13 +18,15 @@ from hybridrec.data.source import Source
 from hybridrec.data.stream_source import StreamRows
 
 
-def parquet(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool = True, **options: Any) -> Dataset:
-    """Batches from Parquet files: a path, glob, directory, list of them, or URL (s3://, gs://, hdfs://, fsspec's).
+def parquet(
+    paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool = True, **options: Any
+) -> Dataset:
+    """Batches from Parquet files: a path, glob, directory, list of them, or URL (s3, gs, hdfs, fsspec's).
 
-    Folders named `key=value` become columns (`hive=False`: not). The options, common to all formats, are `label=`
-    (name or names), `weight=` (sample weights), `schema=` (an edited one), `where=` (filter), `drop_last=`, `threads=`
-    (all cores), `prefetch=` (finished batches kept ready, 2), `memory=` (bytes the loader may hold, 640 MiB),
-    `on_bad_file="error"|"skip"`.
+    Folders named `key=value` become columns (`hive=False`: not). The options, common to all formats, are
+    `label=` (name or names), `weight=` (sample weights), `schema=` (an edited one), `where=` (filter),
+    `drop_last=`, `threads=` (all cores), `prefetch=` (finished batches kept ready, 2), `memory=` (bytes the
+    loader may hold, 640 MiB), `on_bad_file="error"|"skip"`.
 
     >>> import hybridrec as hr, pyarrow.parquet as pq, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -33,31 +35,44 @@ def parquet(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool =
     ...     [batch.label.tolist() for batch in ds]
     [[0.0, 1.0]]
     """
-    source = ParquetSource(paths, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error"))
+    source = ParquetSource(
+        paths, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error")
+    )
     return _dataset(source, batch_size, **options)
 
 
 def csv(
-    paths: Any, *, batch_size: int, format: CsvOptions | None = None, filesystem: Any = None, hive: bool = True,
+    paths: Any,
+    *,
+    batch_size: int,
+    format: CsvOptions | None = None,
+    filesystem: Any = None,
+    hive: bool = True,
     **options: Any,
 ) -> Dataset:
-    """Batches from CSV or TSV files (`.gz` too); `format=CsvOptions(delimiter=..., column_names=...)` states details.
+    """Batches from CSV or TSV files (`.gz` too); `format=CsvOptions(delimiter=...)` states details.
 
-    Text has no index: each file is read once to count its rows, and a resumed epoch reads up to its place again.
-    `hybridrec convert` makes Parquet of it, many times faster to load. Options as for `parquet`.
+    Text has no index: each file is read once to count its rows, and a resumed epoch reads up to its place
+    again. `hybridrec convert` makes Parquet of it, many times faster to load. Options as for `parquet`.
     """
-    source = CsvSource(paths, format, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error"))
+    source = CsvSource(
+        paths, format, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error")
+    )
     return _dataset(source, batch_size, **options)
 
 
 def ipc(paths: Any, *, batch_size: int, filesystem: Any = None, hive: bool = True, **options: Any) -> Dataset:
     """Batches from Arrow IPC files (Feather too), file or stream format. Options as for `parquet`."""
-    source = IpcSource(paths, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error"))
+    source = IpcSource(
+        paths, filesystem=filesystem, hive=hive, on_bad_file=options.get("on_bad_file", "error")
+    )
     return _dataset(source, batch_size, **options)
 
 
 def table(frame: Any, *, batch_size: int, **options: Any) -> Dataset:
-    """Batches from memory: a pyarrow Table, a pandas or polars frame, or a dict of columns. Options as for `parquet`.
+    """Batches from memory: a pyarrow Table, a pandas or polars frame, or a dict of columns.
+
+    Options as for `parquet`.
 
     >>> ds = table({"tags": [[1, 2], [], [3]]}, batch_size=3)
     >>> next(iter(ds)).ids["tags"].to_list()
@@ -67,12 +82,15 @@ def table(frame: Any, *, batch_size: int, **options: Any) -> Dataset:
 
 
 def stream(
-    batches: Iterable[pa.RecordBatch] | Callable[[], Iterable[pa.RecordBatch]], *, batch_size: int, **options: Any
+    batches: Iterable[pa.RecordBatch] | Callable[[], Iterable[pa.RecordBatch]],
+    *,
+    batch_size: int,
+    **options: Any,
 ) -> Dataset:
-    """Batches from any iterator of RecordBatches, read as it comes; a function that makes one allows several epochs.
+    """Batches from an iterator of RecordBatches, or (for several epochs) a function that makes one.
 
-    The number of rows is unknown, so there is no split(), where() or shard(by="rows"), and a resumed epoch reads up to
-    its place again. Options as for `parquet`.
+    The number of rows is unknown, so there is no split(), where() or shard(by="rows"), and a resumed epoch
+    reads up to its place again. Options as for `parquet`.
 
     >>> parts = [pa.record_batch({"user": [1, 2]}), pa.record_batch({"user": [3]})]
     >>> [batch.ids.values.tolist() for batch in stream(parts, batch_size=3)]
@@ -113,5 +131,7 @@ def _assemble(
     if schema is None:
         schema = Schema.infer(rows.schema, label=label, weight=weight)
     elif label or weight:
-        raise ValueError("schema= already says which column is the label and the weight; leave label= and weight= out")
+        raise ValueError(
+            "schema= already says which column is the label and the weight; leave label= and weight= out"
+        )
     return Dataset(rows, schema, Effort(threads, prefetch, memory, on_bad_file), batch_size, drop_last)

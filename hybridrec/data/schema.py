@@ -23,21 +23,22 @@ from hybridrec.data.arrow_types import (
     type_from_json,
     type_to_json,
 )
-from hybridrec.data.transforms import Bucketize, Cross, Transform, from_json
+from hybridrec.data.transforms import Cross, Transform, from_json
 
 KINDS = ("id", "dense", "label", "weight", "extra", "skip")
 NULLS = ("error", "default", "empty", "id")
 NULL_ID = -(2**63)
-"""The id that stands for a null under the policy "id": no data set uses it by accident, no transform changes it."""
+"""The id of a null under the policy "id": no data uses it by accident, no transform changes it."""
 
 
 @dataclass(frozen=True)
 class Feature:
     """One column and what becomes of it.
 
-    `null` says what a null becomes: "error", "default" (the value of `default`), "empty" (no id at all: an empty list,
-    or a dropped element), or "id" (`NULL_ID`, an id of its own). `default` also fills the column in files that lack it,
-    and passes through the transforms like any other value. `size` promises a fixed list length.
+    `null` says what a null becomes: "error", "default" (the value of `default`), "empty" (no id at all: an
+    empty list, or a dropped element), or "id" (`NULL_ID`, an id of its own). `default` also fills the column
+    in files that lack it, and passes through the transforms like any other value. `size` promises a fixed
+    list length.
 
     >>> Feature("tags", "id", pa.list_(pa.int64())).null
     'empty'
@@ -59,7 +60,9 @@ class Feature:
             raise ValueError(f"feature {self.name!r}: kind {self.kind!r} is not one of {', '.join(KINDS)}")
         for transform in self.transforms:
             if not isinstance(transform, Transform):
-                raise TypeError(f"feature {self.name!r}: {transform!r} is no transform, such as Hash() or Clip(0, 10)")
+                raise TypeError(
+                    f"feature {self.name!r}: {transform!r} is no transform, such as Hash() or Clip(0, 10)"
+                )
         if self.size is None and self.kind != "skip" and (size := fixed_size(self.output)) is not None:
             object.__setattr__(self, "size", size)
         object.__setattr__(self, "null", self.null or self._usual_null())
@@ -79,7 +82,9 @@ class Feature:
         if self.null not in NULLS:
             raise ValueError(f"{where}: null policy {self.null!r} is not one of {', '.join(NULLS)}")
         if self.null in ("empty", "id") and self.kind in ("dense", "label", "weight"):
-            raise ValueError(f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"')
+            raise ValueError(
+                f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"'
+            )
         if self.null == "id" and self.kind != "id":
             raise ValueError(f'{where}: null="id" suits ids, not kind {self.kind!r}')
         if self.null == "default" and self.default is None and self.kind != "dense":
@@ -97,7 +102,8 @@ class Feature:
             raise ValueError(f"{where}: {made} cannot be an id; bucketize it, or use kind='dense'")
         if self.kind != "id" and is_text(element_type(made)):
             raise ValueError(
-                f"{where}: {made} cannot be kind={self.kind!r}; hash it as an id, or give transforms that make numbers "
+                f"{where}: {made} cannot be kind={self.kind!r}; hash it as an id, "
+                "or give transforms that make numbers "
                 "(for a label: IsIn)"
             )
         if self.kind == "weight" and is_list(made):
@@ -112,11 +118,12 @@ class Feature:
             self.default_row()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ValueError(
-                f"feature {self.name!r}: default={self.default!r} is no value of a {self.type} column ({error})"
+                f"feature {self.name!r}: default={self.default!r} is no value "
+                f"of a {self.type} column ({error})"
             ) from None
 
     def default_row(self) -> pa.Scalar:
-        """The default as a row of the column; of a list, a single value fills it (once where its length is free)."""
+        """The default as a row of the column; a single value fills a list (once where its length is free)."""
         default, around = self.default, [self.type]
         while is_list(around[-1]):
             around.append(around[-1].value_type)
@@ -148,7 +155,12 @@ class Feature:
         return 1 if self.size is None else self.size
 
     def to_json(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"name": self.name, "kind": self.kind, "type": type_to_json(self.type), "null": self.null}
+        made: dict[str, Any] = {
+            "name": self.name,
+            "kind": self.kind,
+            "type": type_to_json(self.type),
+            "null": self.null,
+        }
         for key in ("default", "weights", "size"):
             if getattr(self, key) is not None:
                 made[key] = getattr(self, key)
@@ -162,7 +174,9 @@ class Feature:
     def from_json(made: dict[str, Any]) -> Feature:
         known = {field.name for field in dataclasses.fields(Feature)}
         if unknown := sorted(set(made) - known):
-            raise ValueError(f"feature {made.get('name')!r}: unknown keys {unknown}; known are {sorted(known)}")
+            raise ValueError(
+                f"feature {made.get('name')!r}: unknown keys {unknown}; known are {sorted(known)}"
+            )
         made = dict(made, type=type_from_json(made["type"]))
         made["transforms"] = tuple(from_json(each) for each in made.get("transforms", ()))
         cross = made.get("cross")
@@ -182,7 +196,9 @@ def _is_number(kind: pa.DataType) -> bool:
 class Schema(Sequence[Feature]):
     """The features of a data set, in order. Immutable: each edit returns a new one.
 
-    >>> schema = Schema.infer(pa.schema({"user": pa.int64(), "age": pa.float32(), "click": pa.int8()}), label="click")
+    >>> from hybridrec.data import Bucketize
+    >>> columns = pa.schema({"user": pa.int64(), "age": pa.float32(), "click": pa.int8()})
+    >>> schema = Schema.infer(columns, label="click")
     >>> schema = schema.edit("age", kind="id", transforms=[Bucketize([18.0, 30.0, 50.0])])
     >>> [(feature.name, feature.kind) for feature in schema]
     [('user', 'id'), ('age', 'id'), ('click', 'label')]
@@ -195,12 +211,16 @@ class Schema(Sequence[Feature]):
         self._index = {feature.name: i for i, feature in enumerate(self._features)}
         if len(self._index) != len(self._features):
             names = [feature.name for feature in self._features]
-            raise ValueError(f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}")
+            raise ValueError(
+                f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}"
+            )
         for feature in self._features:
             sides = [] if feature.cross is None else [feature.cross.left, feature.cross.right]
             for role, name in [("weights", feature.weights), *(("cross", side) for side in sides)]:
                 if name is not None and name not in self._index:
-                    raise ValueError(f"feature {feature.name!r}: {role}={name!r} is not a column of the schema")
+                    raise ValueError(
+                        f"feature {feature.name!r}: {role}={name!r} is not a column of the schema"
+                    )
         if len(weights := [feature.name for feature in self._features if feature.kind == "weight"]) > 1:
             raise ValueError(f"a row has one sample weight; the schema has {', '.join(weights)}")
 
@@ -210,7 +230,9 @@ class Schema(Sequence[Feature]):
         labels = (label,) if isinstance(label, str) else tuple(label)
         wanted = [*labels, *([weight] if weight is not None else [])]
         if missing := [name for name in wanted if name not in arrow.names]:
-            raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
+            raise ValueError(
+                f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}"
+            )
         made = []
         for field in arrow:
             if field.name in labels and is_text(element_type(field.type)):
@@ -218,7 +240,9 @@ class Schema(Sequence[Feature]):
                     f"label {field.name!r} holds {field.type}, not numbers; state which values are positive: "
                     f"schema.edit({field.name!r}, kind='label', transforms=[IsIn([...])]) and pass schema="
                 )
-            kind = "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
+            kind = (
+                "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
+            )
             made.append(Feature(field.name, kind, field.type))
         order = {name: i for i, name in enumerate(labels)}
         plain = [feature for feature in made if feature.name not in order]
@@ -228,7 +252,9 @@ class Schema(Sequence[Feature]):
         """The schema with one feature changed; a null policy that was not stated is chosen anew."""
         feature = self[name]
         if unknown := sorted(set(changes) - {field.name for field in dataclasses.fields(Feature)}):
-            raise ValueError(f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}")
+            raise ValueError(
+                f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}"
+            )
         if feature.null == feature._usual_null():
             changes.setdefault("null", "")
         if feature.size is not None and feature.size == fixed_size(feature.output):
@@ -238,10 +264,11 @@ class Schema(Sequence[Feature]):
 
     def cross(self, left: str, right: str, *, buckets: int | None = None, name: str | None = None) -> Schema:
         """The schema with one more id feature: the pair of two others."""
-        cross = Cross(left, right, name=name or f"{left}_x_{right}", buckets=buckets)
+        name = name or f"{left}_x_{right}"
+        cross = Cross(left, right, name=name, buckets=buckets)
         lists = any(is_list(self[side].type) or self[side].null == "empty" for side in (left, right))
         kind = pa.list_(pa.int64()) if lists else pa.int64()
-        return Schema([*self._features, Feature(cross.name, "id", kind, cross=cross)])
+        return Schema([*self._features, Feature(name, "id", kind, cross=cross)])
 
     def select(self, names: Sequence[str]) -> Schema:
         """Only these features, in this order; labels and sample weights stay."""
@@ -251,7 +278,9 @@ class Schema(Sequence[Feature]):
         taken = {feature.name for feature in chosen}
         chosen += [f for f in self._features if f.name not in taken and f.kind in ("label", "weight")]
         taken = {feature.name for feature in chosen}
-        needed = {f.weights for f in chosen} | {side for f in chosen if f.cross for side in (f.cross.left, f.cross.right)}
+        needed = {f.weights for f in chosen} | {
+            side for f in chosen if f.cross for side in (f.cross.left, f.cross.right)
+        }
         helpers = [f for f in self._features if f.name in needed and f.name not in taken]
         return Schema(chosen + [dataclasses.replace(f, kind="skip", null="") for f in helpers])
 
@@ -263,7 +292,8 @@ class Schema(Sequence[Feature]):
             found, stated = plain_type(arrow.field(feature.name).type), plain_type(feature.type)
             if found != stated and not pt.is_null(found):
                 raise ValueError(
-                    f"column {feature.name!r} is {found} in the data, but {stated} in the schema; take the data's "
+                    f"column {feature.name!r} is {found} in the data, but {stated} in the schema; "
+                    "take the data's "
                     f"schema anew, or state it with schema.edit({feature.name!r}, type=...)"
                 )
 
@@ -273,7 +303,9 @@ class Schema(Sequence[Feature]):
 
     def arrow(self) -> pa.Schema:
         """The columns as the files hold them."""
-        return pa.schema([(feature.name, feature.type) for feature in self._features if feature.cross is None])
+        return pa.schema(
+            [(feature.name, feature.type) for feature in self._features if feature.cross is None]
+        )
 
     def to_json(self) -> str:
         features = [feature.to_json() for feature in self._features]
@@ -283,7 +315,9 @@ class Schema(Sequence[Feature]):
     def from_json(text: str) -> Schema:
         made = json.loads(text)
         if made.get("version") != Schema.VERSION:
-            raise ValueError(f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}")
+            raise ValueError(
+                f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}"
+            )
         return Schema(Feature.from_json(each) for each in made["features"])
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -18,14 +18,14 @@ from hybridrec.data.restore import Restore
 from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, absent_columns
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip
-from hybridrec.data.source import layout, leaf, record_batch
+from hybridrec.data.source import Group, layout, leaf, record_batch
 
 
 class StreamSource:
-    """The source behind a stream: each RecordBatch is a group of one chunk, its structs flattened to dotted names."""
+    """The source behind a stream: each RecordBatch is a group of one chunk, its structs flattened."""
 
     files: tuple[str, ...] = ("stream",)
-    bad: tuple[tuple[str, str], ...] = ()
+    groups: tuple[Group, ...] = ()  # not known ahead
 
     def __init__(self, make: Callable[[], Iterable[pa.RecordBatch]], stored: pa.Schema) -> None:
         self.make, self._stored, self._layout = make, stored, layout(stored)
@@ -40,7 +40,8 @@ class StreamSource:
             raise TypeError(f"a stream gives pyarrow RecordBatches, not {type(batch).__name__}")
         if not batch.schema.equals(self._stored):
             raise ValueError(
-                f"a RecordBatch of the stream has the schema\n{batch.schema}\nbut the first one had\n{self._stored}\n"
+                f"a RecordBatch of the stream has the schema\n{batch.schema}\n"
+                f"but the first one had\n{self._stored}\n"
                 "cast it before it comes here"
             )
         leaves = [leaf(batch, path) for path in self._layout.paths.values()]
@@ -86,12 +87,17 @@ class StreamRows:
 
     def with_step(self, step: Join | Restore) -> StreamRows:
         if isinstance(step, Restore):
-            raise ValueError("restore() needs the row counts of files; apply hybridrec.data.Restore to the stream's batches")
+            raise ValueError(
+                "restore() needs the row counts of files; "
+                "apply hybridrec.data.Restore to the stream's batches"
+            )
         step.output(self.schema)
         return StreamRows(self.source, (*self.steps, step), self._first)
 
     def where(self, where: Any) -> StreamRows:
-        raise ValueError("where() cannot count the rows of a stream; filter its batches before they come here")
+        raise ValueError(
+            "where() cannot count the rows of a stream; filter its batches before they come here"
+        )
 
     def split(self, at: Any, by: str | None, seed: int | None) -> tuple[StreamRows, StreamRows]:
         raise ValueError("split() cannot count the rows of a stream; make two streams")
@@ -113,7 +119,7 @@ class StreamRows:
         self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None
     ) -> StreamReading:
         missing = absent_columns(schema, self.schema)
-        fixed = sum(8 if not pa.types.is_nested(kind) else 160 for kind in self.schema.types)  # until measured
+        fixed = sum(160 if pa.types.is_nested(kind) else 8 for kind in self.schema.types)  # until measured
         fit = max(CHUNK_ROWS[0], min(CHUNK_ROWS[1], CHUNK_BYTES // max(fixed, 1)))
         rows = chunk_rows or 1 << fit.bit_length() - 1
         held: dict[int, pa.RecordBatch] = {}
@@ -130,13 +136,18 @@ class StreamRows:
         )
 
     def walk(
-        self, reading: StreamReading, shuffle: Shuffle | None, position: Position, rank: int
+        self, reading: Reading, shuffle: Shuffle | None, position: Position, rank: int
     ) -> tuple[Walk, Iterator[tuple[Window, int]]]:
         """Windows as the batches arrive; what an earlier run delivered is read and dropped."""
+        assert isinstance(reading, StreamReading)
         if not all(era.whole for era in position.eras):
-            raise ValueError('the rows of a stream cannot be counted out to ranks; use shard(..., by="batch")')
+            raise ValueError(
+                'the rows of a stream cannot be counted out to ranks; use shard(..., by="batch")'
+            )
         done = sum(era.steps * era.batch_size for era in position.eras)
-        return Walk([], 0, 0, done, -1), _skipped(self._windows(reading, shuffle, position.epoch), done, reading.held)
+        return Walk([], 0, 0, done, -1), _skipped(
+            self._windows(reading, shuffle, position.epoch), done, reading.held
+        )
 
     def _windows(self, reading: StreamReading, shuffle: Shuffle | None, epoch: int) -> Iterator[Window]:
         held: list[Span] = []
@@ -160,7 +171,9 @@ class StreamRows:
             yield Window(tuple(held), mix(shuffle.seed, epoch, 0, 0, number))
 
 
-def _skipped(order: Iterator[Window], done: int, held: dict[int, pa.RecordBatch]) -> Iterator[tuple[Window, int]]:
+def _skipped(
+    order: Iterator[Window], done: int, held: dict[int, pa.RecordBatch]
+) -> Iterator[tuple[Window, int]]:
     """The windows after `done` rows; the chunks of those before are let go."""
     for window in order:
         if done >= window.rows:

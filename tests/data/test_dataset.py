@@ -57,7 +57,7 @@ def rest_of(ds, steps):
     return running
 
 
-# -- batches --------------------------------------------------------------------------------------------------------
+# -- batches -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 48, 64, 999, 1000, 1001, 10**9])
@@ -91,7 +91,9 @@ def test_select_gives_columns_in_the_order_asked_for(folder):
     assert batch.ids.names == ("word", "tags")
     assert batch.dense.shape == (ROWS, 0)
     assert batch.label.tolist()[:3] == [0.0, 1.0, 0.0]
-    with pytest.raises(ValueError, match="no column named 'wrod'; the schema has user, tags, word, price, click"):
+    with pytest.raises(
+        ValueError, match="no column named 'wrod'; the schema has user, tags, word, price, click"
+    ):
         opened(folder).select(["wrod"])
 
 
@@ -116,7 +118,7 @@ def test_steps_leave_the_dataset_they_came_from_alone(folder):
         (lambda ds: ds.batch(0), "batch_size=0: a batch has at least one row"),
         (lambda ds: ds.shard(2, 2), "rank 2 of 2: ranks run from 0 to world - 1"),
         (lambda ds: ds.shard(-1, 2), "rank -1 of 2"),
-        (lambda ds: ds.shard(0, 2, by="file"), "by='file': shard by \"rows\" or by \"batch\""),
+        (lambda ds: ds.shard(0, 2, by="file"), 'by=\'file\': shard by "rows" or by "batch"'),
         (lambda ds: ds.shard(0, 2, uneven="pad"), "uneven='pad': \"empty\""),
         (lambda ds: ds.shuffle(rows=0), "rows=0"),
         (lambda ds: ds.shuffle(rows="some"), "rows='some'"),
@@ -132,7 +134,7 @@ def test_wrong_arguments_are_refused_with_the_rule(folder, step, message):
         step(opened(folder))
 
 
-# -- files that lack columns ----------------------------------------------------------------------------------------
+# -- files that lack columns ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -184,14 +186,16 @@ def test_a_column_that_no_file_has_gets_its_default_wherever_it_stands(folder, p
     assert [batch.ids["X"].values.tolist() for batch in got] == [[42] * 300] * 3 + [[42] * 100]
     assert got[0].ids.names == tuple(feature.name for feature in features)
     assert read(got) == list(range(ROWS))
-    with pytest.raises(ValueError, match="no column named 'Y'; the data has user, .* needs a default="):
+    with pytest.raises(ValueError, match=r"no column named 'Y'; the data has user, .* needs a default="):
         list(ds.with_schema(Schema([Feature("Y", "id", pa.int64())])))
 
 
 def test_files_that_disagree_are_named_with_both_types(tmp_path):
     pq.write_table(pa.table({"user": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"user": ["x"]}), tmp_path / "b.parquet")
-    with pytest.raises(ValueError, match="b.parquet: column 'user' is string, but .*a.parquet has it as int64"):
+    with pytest.raises(
+        ValueError, match=r"b.parquet: column 'user' is string, but .*a.parquet has it as int64"
+    ):
         hr.data.parquet(tmp_path, batch_size=1)
 
 
@@ -200,7 +204,7 @@ def test_a_schema_of_other_types_is_refused(folder):
         hr.data.parquet(folder, batch_size=1, schema=Schema([Feature("word", "id", pa.int64())]))
 
 
-# -- shuffle --------------------------------------------------------------------------------------------------------
+# -- shuffle -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [1, 50, 300, 5000, "all", None])
@@ -208,7 +212,10 @@ def test_a_shuffle_is_a_permutation_that_changes_with_epoch_and_seed(folder, row
     ds = opened(folder).shuffle(seed=5, rows=rows)
     epochs = [read(ds) for _ in range(2)]
     assert all(sorted(epoch) == list(range(ROWS)) for epoch in epochs)
-    assert len({*map(tuple, epochs), tuple(range(ROWS)), tuple(read(opened(folder).shuffle(seed=6, rows=rows)))}) == 4
+    assert (
+        len({*map(tuple, epochs), tuple(range(ROWS)), tuple(read(opened(folder).shuffle(seed=6, rows=rows)))})
+        == 4
+    )
     ds.set_epoch(0)
     assert read(ds) == epochs[0]
     ds.set_epoch(1)
@@ -217,11 +224,17 @@ def test_a_shuffle_is_a_permutation_that_changes_with_epoch_and_seed(folder, row
 
 def test_the_order_depends_on_seed_and_epoch_alone(folder):
     expected = rows_of(opened(folder).shuffle(seed=5, rows=200))
-    for threads, prefetch, memory, batch_size in [(1, 1, 1 << 20, 64), (3, 4, 1 << 30, 64), (2, 2, 1 << 24, 17)]:
+    for threads, prefetch, memory, batch_size in [
+        (1, 1, 1 << 20, 64),
+        (3, 4, 1 << 30, 64),
+        (2, 2, 1 << 24, 17),
+    ]:
         torch.manual_seed(threads)
         random.seed(threads)
         np.random.seed(threads)  # noqa: NPY002
-        ds = opened(folder, batch_size, threads=threads, prefetch=prefetch, memory=memory).shuffle(seed=5, rows=200)
+        ds = opened(folder, batch_size, threads=threads, prefetch=prefetch, memory=memory).shuffle(
+            seed=5, rows=200
+        )
         assert rows_of(ds) == expected
 
 
@@ -243,7 +256,7 @@ def test_a_window_that_does_not_fit_the_ceiling_is_refused(folder):
         list(opened(folder, memory=1000).shuffle(rows=10**6))
 
 
-# -- shards ---------------------------------------------------------------------------------------------------------
+# -- shards --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -267,7 +280,11 @@ def test_more_ranks_than_rows_give_empty_batches_and_no_hang(tmp_path, rows):
     empty = [batch for batch in flat(shards) if not len(batch)]
     assert len(empty) == (7 - rows if rows else 0)
     for batch in empty:
-        assert (batch.ids.names, batch.dense.shape, batch.label.shape) == (("user", "tags", "word"), (0, 1), (0,))
+        assert (batch.ids.names, batch.dense.shape, batch.label.shape) == (
+            ("user", "tags", "word"),
+            (0, 1),
+            (0,),
+        )
 
 
 def test_uneven_shards_end_as_their_policy_says(folder):
@@ -300,11 +317,13 @@ def test_shard_for_rank_reads_the_environment(folder, monkeypatch):
     assert read(opened(folder).shard_for_rank()) == read(opened(folder).shard(1, 3))
 
 
-# -- join and restore -----------------------------------------------------------------------------------------------
+# -- join and restore ----------------------------------------------------------------------------------------
 
 
 def test_joined_columns_arrive_by_key_and_nulls_where_there_is_none(folder):
-    ages = pa.table({"user": range(0, ROWS, 2), "age": range(0, ROWS, 2), "seen": [[i, -i] for i in range(0, ROWS, 2)]})
+    ages = pa.table(
+        {"user": range(0, ROWS, 2), "age": range(0, ROWS, 2), "seen": [[i, -i] for i in range(0, ROWS, 2)]}
+    )
     ds = opened(folder).select(["user"]).join(ages, on="user", prefix="u_")
     assert [feature.name for feature in ds.schema] == ["user", "click", "u_age", "u_seen"]
     for row in rows_of(ds.shuffle(seed=1, rows=100)):
@@ -324,13 +343,15 @@ def test_a_join_looks_up_the_default_of_an_absent_key(tmp_path):
     pq.write_table(pa.table({"item": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"item": [3], "user": [8]}), tmp_path / "b.parquet")
     ds = hr.data.parquet(tmp_path, batch_size=5)
-    ds = ds.with_schema(ds.schema.edit("user", default=7)).join(pa.table({"user": [7, 8], "age": [70, 80]}), on="user")
+    ds = ds.with_schema(ds.schema.edit("user", default=7)).join(
+        pa.table({"user": [7, 8], "age": [70, 80]}), on="user"
+    )
     assert [row["age"] for row in rows_of(ds)] == [[70], [70], [80]]
 
 
 def test_unmatched_rows_follow_the_policy_of_the_joined_column(folder):
     ds = opened(folder, ROWS).join(pa.table({"user": [0], "age": [5]}), on="user")
-    with pytest.raises(ValueError, match="column 'age'.*row 1: a null"):
+    with pytest.raises(ValueError, match=r"column 'age'.*row 1: a null"):
         list(ds.with_schema(ds.schema.edit("age", null="error")))
     (batch,) = ds.with_schema(ds.schema.edit("age", default=3))
     assert batch.ids["age"].values.tolist() == [5] + [3] * 999
@@ -363,7 +384,8 @@ def test_a_short_last_block_makes_no_rows_of_its_own(tmp_path):
     ds = hr.data.parquet(tmp_path, batch_size=2).restore({"at": ["user", "tags"]}, label="click")
     rows = rows_of(ds)
     assert [tuple(row.values()) for row in rows] == [
-        ([7], [1], [1], 1.0), ([8], [2, 2], [2], 0.0), ([7], [1], [3], 1.0), ([8], [2, 2], [4], 0.0), ([9], [], [5], 1.0),
+        ([7], [1], [1], 1.0), ([8], [2, 2], [2], 0.0), ([7], [1], [3], 1.0), ([8], [2, 2], [4], 0.0),
+        ([9], [], [5], 1.0),
     ]  # fmt: skip
     mixed = rows_of(ds.shuffle(seed=1, rows=3))
     assert sorted(map(str, mixed)) == sorted(map(str, rows))
@@ -386,7 +408,7 @@ def test_restored_rows_can_be_selected_split_and_joined_but_not_filtered():
         hr.data.table(BLOCKS, batch_size=3).split(0.5)[0].restore({"idx": ["x"]})
 
 
-# -- state ----------------------------------------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------------------------
 
 
 def variant(folder, shuffled, **options):
@@ -477,7 +499,9 @@ def test_closing_an_iterator_leaves_the_state_where_it_was(folder):
     assert read(other) == list(range(240, ROWS))
 
 
-worlds = st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(0, 4), st.sampled_from(["rows", "batch"]))
+worlds = st.tuples(
+    st.integers(1, 5), st.integers(1, 40), st.integers(0, 4), st.sampled_from(["rows", "batch"])
+)
 
 
 @given(st.lists(worlds, min_size=1, max_size=4), st.booleans(), st.integers(1, 90))
@@ -547,6 +571,19 @@ def test_a_shuffle_chosen_by_memory_goes_on_with_its_own_window(folder):
     other = opened(folder, 60, memory=1 << 30, threads=1).shuffle(seed=3)
     other.load_state_dict(ds.state_dict())
     assert read(other) == whole[180:]
+
+
+def test_an_epoch_that_cannot_begin_leaves_the_place_alone(folder):
+    ds = opened(folder, 60).shuffle(seed=1, rows=500)
+    rest_of(ds, 3)
+    tight = opened(folder, 60, memory=1000).shuffle(seed=1)
+    tight.load_state_dict(ds.state_dict())
+    lacking = tight.with_schema(Schema([*tight.schema, Feature("Z", "id", pa.int64())]))
+    lacking.load_state_dict(ds.state_dict())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no column named 'Z'"):
+            iter(lacking)
+    assert lacking._cursor.next == tight._cursor.next
 
 
 def test_a_copied_dataset_has_a_place_of_its_own(folder):

@@ -11,7 +11,18 @@ import torch
 import xxhash
 
 import hybridrec as hr
-from hybridrec.data import NULL_ID, Bucketize, Clip, Hash, IsIn, Log1p, Modulo, Standardize, Truncate, Vocabulary
+from hybridrec.data import (
+    NULL_ID,
+    Bucketize,
+    Clip,
+    Hash,
+    IsIn,
+    Log1p,
+    Modulo,
+    Standardize,
+    Truncate,
+    Vocabulary,
+)
 from tests.data.oracle import as_id, equal_batches, rows_of, same
 
 LIST = pa.list_(pa.int64())
@@ -32,7 +43,7 @@ def hashed(text: str) -> int:
     return as_id(text)
 
 
-# -- every type ---------------------------------------------------------------------------------------------------
+# -- every type ----------------------------------------------------------------------------------------------
 
 IDS = [
     *((getattr(pa, f"int{n}")(), [-(2 ** (n - 1)), 0, 2 ** (n - 1) - 1]) for n in (8, 16, 32, 64)),
@@ -77,7 +88,9 @@ def stored(kind, values, tmp_path, where):
     if where == "memory":
         return hr.data.table(table, batch_size=2)
     if where == "slice":
-        return hr.data.table(pa.concat_tables([table, table]).combine_chunks().slice(len(values)), batch_size=2)
+        return hr.data.table(
+            pa.concat_tables([table, table]).combine_chunks().slice(len(values)), batch_size=2
+        )
     if where == "ipc":
         with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as file:
             file.write_table(table)
@@ -100,7 +113,9 @@ def test_whole_numbers_and_text_of_every_type_become_ids(kind, values, wrap, whe
 
 @pytest.mark.parametrize("where", ["memory", "slice", "ipc", "parquet"])
 @pytest.mark.parametrize("wrap", ["plain", "fixed_size_list"])
-@pytest.mark.parametrize(("kind", "values"), NUMBERS, ids=lambda x: str(x) if isinstance(x, pa.DataType) else "")
+@pytest.mark.parametrize(
+    ("kind", "values"), NUMBERS, ids=lambda x: str(x) if isinstance(x, pa.DataType) else ""
+)
 def test_numbers_of_every_type_become_dense(kind, values, wrap, where, tmp_path):
     outer, nest = WRAPS[wrap]
     ds = stored(outer(kind), nest(values), tmp_path, where)
@@ -112,7 +127,9 @@ def test_numbers_of_every_type_become_dense(kind, values, wrap, where, tmp_path)
 
 @pytest.mark.parametrize("where", ["memory", "slice", "ipc", "parquet"])
 @pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize(("kind", "values"), TIMES, ids=lambda x: str(x) if isinstance(x, pa.DataType) else "")
+@pytest.mark.parametrize(
+    ("kind", "values"), TIMES, ids=lambda x: str(x) if isinstance(x, pa.DataType) else ""
+)
 def test_times_of_every_type_travel_as_integers(kind, values, wrap, where, tmp_path):
     outer, nest = WRAPS[wrap]
     ds = stored(outer(kind), nest(values), tmp_path, where)
@@ -157,14 +174,57 @@ def test_a_column_of_nulls_alone_is_left_out_until_it_is_given_a_kind():
     assert one_batch(columns, {"x": {"kind": "dense"}}).dense.tolist() == [[0.0], [0.0]]
 
 
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_dictionaries_that_grow_change_or_are_given_up_midway_give_the_same_ids(tmp_path, shuffled):
+    rows = 60_000
+    few, many = (
+        [f"w{i % 5}" for i in range(rows)],
+        [f"a rather long word, number {i % 50_000}" for i in range(rows)],
+    )
+    some = [None if i % 11 == 0 else ["x", f"w{i // 1000}"] for i in range(rows)]
+    table = pa.table({"row": range(rows), "few": few, "many": many, "some": some})
+    pq.write_table(table.slice(0, 40_000), tmp_path / "a.parquet", row_group_size=40_000)
+    pq.write_table(table.slice(40_000), tmp_path / "b.parquet", row_group_size=7000, use_dictionary=False)
+    ds = hr.data.parquet(tmp_path, batch_size=9999, threads=2)
+    ds = ds.shuffle(seed=1, rows=20_000) if shuffled else ds
+    for batch in ds:
+        order = batch.ids["row"].values.tolist()
+        assert batch.ids["few"].values.tolist() == [as_id(few[i]) for i in order]
+        assert batch.ids["many"].values.tolist() == [as_id(many[i]) for i in order]
+        assert batch.ids["some"].to_list() == [[as_id(word) for word in some[i] or []] for i in order]
+
+
+def test_files_may_encode_one_column_differently(tmp_path):
+    kinds = [pa.string(), pa.large_string(), pa.dictionary(pa.int16(), pa.string())]
+    for i, kind in enumerate(kinds):
+        table = pa.table(
+            {
+                "word": pa.array(["a", None], kind),
+                "note": pa.array([f"n{i}", None], kind),
+                "tags": pa.array([["a"], None]),
+            }
+        )
+        lists = pa.list_(kind) if i else pa.large_list(kind)
+        pq.write_table(table.set_column(2, "tags", table["tags"].cast(lists)), tmp_path / f"{i}.parquet")
+    ds = hr.data.parquet(tmp_path, batch_size=4)
+    schema = ds.schema.edit("note", kind="extra")
+    for shuffled in (False, True):
+        made = ds.with_schema(schema).shuffle(seed=0, rows="all") if shuffled else ds.with_schema(schema)
+        rows = sorted((str(row["word"]), row["note"], str(row["tags"])) for row in rows_of(made))
+        word = str([as_id("a")])
+        assert rows == sorted([(str([NULL_ID]), "", "[]")] * 3 + [(word, f"n{i}", word) for i in range(3)])
+
+
 def test_batches_keep_their_memory_when_later_ones_are_made():
-    ds = hr.data.table({"user": list(range(1000)), "tags": [[i, i] for i in range(1000)]}, batch_size=10, threads=2)
+    ds = hr.data.table(
+        {"user": list(range(1000)), "tags": [[i, i] for i in range(1000)]}, batch_size=10, threads=2
+    )
     kept = list(ds)
     copies = [batch.clone() for batch in ds]
     assert equal_batches(kept, copies)
 
 
-# -- nulls --------------------------------------------------------------------------------------------------------
+# -- nulls ---------------------------------------------------------------------------------------------------
 
 TAGS = pa.array([[1, None, 2], None, []], LIST)
 PAIRS = pa.array([[1, None], None, [3, 4]], pa.list_(pa.int64(), 2))
@@ -173,7 +233,12 @@ PAIRS = pa.array([[1, None], None, [3, 4]], pa.list_(pa.int64(), 2))
 @pytest.mark.parametrize(
     ("changes", "scalars", "lists", "pairs"),
     [
-        ({"null": "id"}, [[5], [NULL_ID]], [[1, NULL_ID, 2], [NULL_ID], []], [[1, NULL_ID], [NULL_ID] * 2, [3, 4]]),
+        (
+            {"null": "id"},
+            [[5], [NULL_ID]],
+            [[1, NULL_ID, 2], [NULL_ID], []],
+            [[1, NULL_ID], [NULL_ID] * 2, [3, 4]],
+        ),
         ({"null": "empty"}, [[5], []], [[1, 2], [], []], [[1], [], [3, 4]]),
         ({"default": 9}, [[5], [9]], [[1, 9, 2], [9], []], [[1, 9], [9, 9], [3, 4]]),
     ],
@@ -190,7 +255,10 @@ def test_null_words_follow_their_policy_too(text):
     column = pa.array(["a", None], text)
     assert one_batch({"x": column}).ids["x"].to_list() == [[hashed("a")], [NULL_ID]]
     assert one_batch({"x": column}, {"x": {"null": "empty"}}).ids["x"].to_list() == [[hashed("a")], []]
-    assert one_batch({"x": column}, {"x": {"default": "b"}}).ids["x"].to_list() == [[hashed("a")], [hashed("b")]]
+    assert one_batch({"x": column}, {"x": {"default": "b"}}).ids["x"].to_list() == [
+        [hashed("a")],
+        [hashed("b")],
+    ]
 
 
 def test_a_null_inside_a_dictionary_is_a_null():
@@ -218,7 +286,7 @@ def test_error_names_the_column_the_place_and_the_remedy(column, kind, message):
 
 
 def test_labels_refuse_nulls_unless_told_otherwise():
-    with pytest.raises(ValueError, match="column 'y'.*a null"):
+    with pytest.raises(ValueError, match=r"column 'y'.*a null"):
         one_batch({"y": [1, None]}, label="y")
     assert one_batch({"y": [1, None]}, {"y": {"default": 0}}, label="y").label.tolist() == [1.0, 0.0]
 
@@ -260,7 +328,7 @@ def test_extra_numbers_take_their_default():
     assert one_batch({"at": at}, changes).extra["at"].tolist() == [5, 9]
 
 
-# -- weights of ids -----------------------------------------------------------------------------------------------
+# -- weights of ids ------------------------------------------------------------------------------------------
 
 
 def weighed(ids, weights, **changes):
@@ -307,7 +375,7 @@ def test_weights_that_do_not_fit_are_errors(weights, message):
         weighed(pa.array([[1, 2]], LIST), pa.array(weights, pa.list_(pa.float32())))
 
 
-# -- shapes -------------------------------------------------------------------------------------------------------
+# -- shapes --------------------------------------------------------------------------------------------------
 
 
 def test_a_promised_length_is_kept_or_the_row_is_named():
@@ -333,7 +401,7 @@ def test_one_label_column_of_fixed_length_makes_a_matrix():
     assert one_batch({"y": pa.array([[1, 0], [0, 1]], kind)}, label="y").label.tolist() == [[1, 0], [0, 1]]
 
 
-# -- transforms and crosses -----------------------------------------------------------------------------------------
+# -- transforms and crosses ----------------------------------------------------------------------------------
 
 
 def test_transforms_apply_in_order():
@@ -361,7 +429,7 @@ def test_transforms_apply_in_order():
 
 
 def test_a_transform_that_fails_names_the_place():
-    with pytest.raises(ValueError, match="-2.0 is not above -1") as raised:
+    with pytest.raises(ValueError, match=r"-2.0 is not above -1") as raised:
         one_batch({"x": [-2.0]}, {"x": {"transforms": [Log1p()]}})
     assert "while reading <table>" in "".join(raised.value.__notes__)
 

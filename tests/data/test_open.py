@@ -25,7 +25,9 @@ OPTIONS = {"batch_size": 8, "label": "click"}
 def by_every_way(folder):
     pq.write_table(TABLE, folder / "a.parquet", row_group_size=11)
     pa.csv.write_csv(TABLE, folder / "a.csv")
-    (folder / "a.tsv").write_text("\n".join("\t".join(map(str, r)) for r in zip(*TABLE.to_pydict().values(), strict=True)))
+    (folder / "a.tsv").write_text(
+        "\n".join("\t".join(map(str, r)) for r in zip(*TABLE.to_pydict().values(), strict=True))
+    )
     pa.feather.write_feather(TABLE, folder / "a.feather", chunksize=9)
     with pa.ipc.new_stream(folder / "a.arrows", TABLE.schema) as stream:
         stream.write_table(TABLE, max_chunksize=13)
@@ -48,7 +50,9 @@ def test_every_way_in_gives_the_same_batches(tmp_path):
     expected = list(made.pop("parquet"))
     assert [len(batch) for batch in expected] == [8] * 6 + [2]
     assert {name for name, ds in made.items() if not equal_batches(list(ds), expected)} == set()
-    assert {name for name, ds in made.items() if [f.kind for f in ds.schema] != ["id", "dense", "id", "label"]} == set()
+    assert {
+        name for name, ds in made.items() if [f.kind for f in ds.schema] != ["id", "dense", "id", "label"]
+    } == set()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,9 @@ def test_wrong_arguments_are_refused_when_the_dataset_is_made(given, error, mess
 
 def test_a_schema_speaks_for_itself():
     schema = hr.data.table(TABLE, **OPTIONS).schema
-    assert rows_of(hr.data.table(TABLE, batch_size=8, schema=schema)) == rows_of(hr.data.table(TABLE, **OPTIONS))
+    assert rows_of(hr.data.table(TABLE, batch_size=8, schema=schema)) == rows_of(
+        hr.data.table(TABLE, **OPTIONS)
+    )
     with pytest.raises(ValueError, match="leave label= and weight= out"):
         hr.data.table(TABLE, schema=schema, **OPTIONS)
 
@@ -95,7 +101,10 @@ def test_folders_become_columns_unless_told_otherwise(tmp_path):
     for day in (1, 2):
         (tmp_path / f"day={day}").mkdir()
         pq.write_table(pa.table({"user": [day * 10]}), tmp_path / f"day={day}" / "a.parquet")
-    assert rows_of(hr.data.parquet(tmp_path, batch_size=5)) == [{"user": [10], "day": [1]}, {"user": [20], "day": [2]}]
+    assert rows_of(hr.data.parquet(tmp_path, batch_size=5)) == [
+        {"user": [10], "day": [1]},
+        {"user": [20], "day": [2]},
+    ]
     assert rows_of(hr.data.parquet(tmp_path, batch_size=5, hive=False)) == [{"user": [10]}, {"user": [20]}]
     where = hr.data.parquet(tmp_path, batch_size=5, where=[("day", "==", 2)])
     assert rows_of(where) == [{"user": [20], "day": [2]}]

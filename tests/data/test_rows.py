@@ -48,7 +48,11 @@ def test_where_gives_the_rows_that_match_in_batches_of_exact_size(ds):
 
 def test_where_as_an_option_and_as_a_step_are_one(folder, ds):
     where = [("user", ">=", 990)]
-    assert read(hr.data.parquet(folder, batch_size=37, where=where)) == read(ds.where(where)) == list(range(990, 1000))
+    assert (
+        read(hr.data.parquet(folder, batch_size=37, where=where))
+        == read(ds.where(where))
+        == list(range(990, 1000))
+    )
 
 
 def test_filters_add_up(ds):
@@ -143,7 +147,12 @@ def test_splits_that_make_no_sense_are_refused(ds, arguments, message):
 
 
 def test_selected_rows_survive_pickling(ds):
-    for made in (ds.where([("day", "==", 3)]), ds.split(0.5)[1], ds.split(0.5, seed=1)[0], ds.split(4, by="day")[0]):
+    for made in (
+        ds.where([("day", "==", 3)]),
+        ds.split(0.5)[1],
+        ds.split(0.5, seed=1)[0],
+        ds.split(4, by="day")[0],
+    ):
         assert read(pickle.loads(pickle.dumps(made))) == read(made)
 
 
@@ -153,7 +162,12 @@ def test_the_fingerprint_tells_rows_apart_and_nothing_else(folder, ds):
 
     many = [("user", "in", [*range(40), 77])]
     other = [("user", "in", [*range(40), 78])]
-    marks = [mark(ds), *(mark(ds.where(w)) for w in (many, other)), mark(ds.split(0.5)[0]), mark(ds.split(0.5)[1])]
+    marks = [
+        mark(ds),
+        *(mark(ds.where(w)) for w in (many, other)),
+        mark(ds.split(0.5)[0]),
+        mark(ds.split(0.5)[1]),
+    ]
     assert len(set(marks)) == 5
     assert mark(ds.where(many)) == mark(hr.data.parquet(folder, batch_size=2, where=many))
     assert mark(ds.select(["day"])) == mark(ds)

@@ -94,9 +94,9 @@ def test_a_feature_that_contradicts_itself_is_refused_by_name(changes, message):
 
 
 def test_transforms_are_checked_against_the_type_and_named_with_the_feature():
-    with pytest.raises(TypeError, match="feature 'x': .*takes lists, not a column of type int64"):
+    with pytest.raises(TypeError, match=r"feature 'x': .*takes lists, not a column of type int64"):
         Feature("x", "id", pa.int64(), transforms=(Truncate(2),))
-    with pytest.raises(TypeError, match="feature 'x': .* is no transform"):
+    with pytest.raises(TypeError, match=r"feature 'x': .* is no transform"):
         Feature("x", "id", pa.int64(), transforms=(abs,))  # pyright: ignore[reportArgumentType]
 
 
@@ -140,10 +140,16 @@ def test_edits_of_what_is_not_there_are_refused():
 
 
 def test_select_keeps_the_order_asked_for_and_what_the_chosen_stand_on():
-    arrow = pa.schema({"a": LIST, "w": pa.list_(pa.float32()), "b": pa.int64(), "c": pa.int64(), "y": pa.int8()})
+    arrow = pa.schema(
+        {"a": LIST, "w": pa.list_(pa.float32()), "b": pa.int64(), "c": pa.int64(), "y": pa.int8()}
+    )
     schema = Schema.infer(arrow, label="y").edit("a", weights="w").cross("b", "c")
     chosen = schema.select(["b_x_c", "a"])
-    assert [(f.name, f.kind) for f in chosen if f.kind != "skip"] == [("b_x_c", "id"), ("a", "id"), ("y", "label")]
+    assert [(f.name, f.kind) for f in chosen if f.kind != "skip"] == [
+        ("b_x_c", "id"),
+        ("a", "id"),
+        ("y", "label"),
+    ]
     assert {f.name for f in chosen.of("skip")} == {"w", "b", "c"}
     with pytest.raises(ValueError, match="no column named 'z'"):
         schema.select(["z"])

@@ -25,7 +25,7 @@ def test_a_stream_gives_exact_batches_in_order():
 
 def test_the_function_is_reachable_as_hr_data_stream_whatever_was_imported_before():
     import hybridrec.data.open
-    import hybridrec.data.stream_source  # noqa: F401
+    import hybridrec.data.stream_source
 
     assert hr.data.stream is hybridrec.data.open.stream
 

@@ -28,13 +28,11 @@ if os.path.exists(state):
 with open(log, "a") as seen:
     for batch in ds:
         users = batch.ids["user"].values.tolist()
-        with open(state + ".part", "w") as file:
-            json.dump(ds.state_dict() | {"seen": users}, file)
-        # the state and the batch become one fact by the rename, as a checkpoint makes them
-        made = json.load(open(state + ".part")); made.pop("seen")
+        made = ds.state_dict()
         with open(state + ".part", "w") as file:
             json.dump(made, file)
-        seen.write(json.dumps([made["position"]["eras"][-1]["steps"], users]) + "\\n"); seen.flush()
+        seen.write(json.dumps([made["position"]["eras"][-1]["steps"], users]) + "\\n")
+        seen.flush()
         os.replace(state + ".part", state)
         time.sleep(0.002)
 print("done", flush=True)
@@ -46,7 +44,9 @@ def folder(tmp_path):
     made = tmp_path / "data"
     made.mkdir()
     for i in range(3):
-        pq.write_table(pa.table({"user": range(i * 1000, i * 1000 + 1000)}), made / f"{i}.parquet", row_group_size=130)
+        pq.write_table(
+            pa.table({"user": range(i * 1000, i * 1000 + 1000)}), made / f"{i}.parquet", row_group_size=130
+        )
     return made
 
 
@@ -60,7 +60,9 @@ def test_a_killed_run_goes_on_with_the_very_next_batch(folder, tmp_path):
         command = [sys.executable, "-c", RUN, str(folder), str(log), str(state), *effort]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         begun = log.stat().st_size if log.exists() else 0
-        while process.poll() is None and (not log.exists() or log.stat().st_size < begun + 2000 + 700 * attempt):
+        while process.poll() is None and (
+            not log.exists() or log.stat().st_size < begun + 2000 + 700 * attempt
+        ):
             time.sleep(0.001)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
@@ -97,7 +99,8 @@ try:
             time.sleep(60)
 except KeyboardInterrupt:
     names = [t.name for t in threading.enumerate() if t.name.startswith("hybridrec")]
-    print("left", len(names) if sys.argv[2] != "stream" else 0, ds.state_dict()["position"]["eras"][-1]["steps"], flush=True)
+    steps = ds.state_dict()["position"]["eras"][-1]["steps"]
+    print("left", len(names) if sys.argv[2] != "stream" else 0, steps, flush=True)
 """
 
 
@@ -126,8 +129,11 @@ def test_a_process_ends_quickly_and_quietly_whatever_iterators_it_leaves(folder,
         "closed": "it = iter(ds); next(it); it.close()",
         "broken": "[next(iter(ds)) for _ in range(3)]",
     }
-    code = f"import hybridrec as hr\nds = hr.data.parquet({str(folder)!r}, batch_size=7, threads=3)\n{ends[left]}\n"
+    opening = f"ds = hr.data.parquet({str(folder)!r}, batch_size=7, threads=3)"
+    code = f"import hybridrec as hr\n{opening}\n{ends[left]}\n"
     begun = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert time.monotonic() - begun < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,13 @@ def whole(kind: pa.DataType, low: int, high: int) -> tuple[pa.DataType, st.Searc
 
 
 LEAVES = [
-    *(whole(getattr(pa, f"int{bits}")(), -(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)),
+    *(whole(getattr(pa, f"int{n}")(), -(2 ** (n - 1)), 2 ** (n - 1) - 1) for n in (8, 16, 32, 64)),
     *(whole(getattr(pa, f"uint{bits}")(), 0, 2**bits - 1) for bits in (8, 16, 32, 64)),
     (pa.float16(), st.floats(width=16)),
     (pa.float32(), st.floats(width=32)),
     (pa.float64(), st.floats(width=64)),
     (pa.bool_(), st.booleans()),
-    (pa.decimal128(9, 2), st.integers(-(10**7), 10**7).map(lambda n: n * decimal.Decimal("0.25"))),  # exact as doubles
+    (pa.decimal128(9, 2), st.integers(-(10**7), 10**7).map(lambda n: n * decimal.Decimal("0.25"))),
     whole(pa.date32(), -(2**31), 2**31 - 1),
     whole(pa.time32("ms"), 0, 86_399_999),
     whole(pa.time64("us"), 0, 86_399_999_999),
@@ -88,7 +89,7 @@ def _decimal(kind: pa.DataType) -> bool:
 def write(table: pa.Table, folder: Path, cuts: list[int], group_rows: int) -> None:
     """The rows in one file for each stretch between cuts."""
     ends = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
-    for i, (start, stop) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for i, (start, stop) in enumerate(itertools.pairwise(ends)):
         pq.write_table(table.slice(start, stop - start), folder / f"{i}.parquet", row_group_size=group_rows)
 
 

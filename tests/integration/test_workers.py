@@ -17,14 +17,20 @@ from tests.data.oracle import flat, users
 ROWS = 300
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # few cores
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # Python 3.12 on forks
+    pytest.mark.filterwarnings(
+        "ignore:This process .* is multi-threaded:DeprecationWarning"
+    ),  # Python 3.12 on forks
 ]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("workers")
-    pq.write_table(pa.table({"user": range(ROWS), "tags": [[i] for i in range(ROWS)]}), made / "a.parquet", row_group_size=70)
+    pq.write_table(
+        pa.table({"user": range(ROWS), "tags": [[i] for i in range(ROWS)]}),
+        made / "a.parquet",
+        row_group_size=70,
+    )
     return made
 
 
@@ -124,5 +130,11 @@ print("ok")
 @pytest.mark.slow
 def test_workers_forked_while_threads_run_do_not_hang(folder):
     for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(folder)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
