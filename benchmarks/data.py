@@ -82,9 +82,7 @@ def check(ds: Any, path: Path) -> None:
         values = batch.ids.values
         got += [int(batch.label.sum()), values.numel() if strings else int(values.sum())]
     if not (got == want).all():
-        raise ValueError(
-            f"{path.name}: (clicks, ids) are {want.tolist()} in the file, {got.tolist()} in the batches"
-        )
+        raise ValueError(f"{path.name}: (clicks, ids) are {want.tolist()} in the file, {got.tolist()} in the batches")
 
 
 def alternate(sides: dict[str, Callable[[], tuple[int, float]]], passes: int) -> dict[str, Any]:
@@ -95,9 +93,7 @@ def alternate(sides: dict[str, Callable[[], tuple[int, float]]], passes: int) ->
         for name, side in sides.items():
             n, seconds = side()
             if rows.setdefault("rows", n) != n:
-                raise ValueError(
-                    f"{name} saw {n:,} rows, another side {rows['rows']:,}: they must read the same data"
-                )
+                raise ValueError(f"{name} saw {n:,} rows, another side {rows['rows']:,}: they must read the same data")
             if turn:
                 rates[name].append(n / seconds)
     return {
@@ -154,8 +150,7 @@ def scaling(args: argparse.Namespace) -> dict[str, Any]:
     for threads in args.scaling:
         one = argparse.Namespace(**{**vars(args), "threads": threads})
         found[str(threads)] = {
-            workload: against_arrow(workload, parts, one)
-            for workload, parts in arrow_parts(args.only).items()
+            workload: against_arrow(workload, parts, one) for workload, parts in arrow_parts(args.only).items()
         }
         note(f"{threads} threads: done")
     return found
@@ -235,28 +230,18 @@ def names(text: str) -> list[str]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the whole answer as one JSON object, last line"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument(
-        "--peer-rows", type=int, default=524_288, help="rows that peers (and we beside them) read"
-    )
+    parser.add_argument("--peer-rows", type=int, default=524_288, help="rows that peers (and we beside them) read")
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--only", type=names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument(
-        "--scaling", type=lambda text: [int(n) for n in text.split(",")], help="thread counts: 1,2,4"
-    )
+    parser.add_argument("--scaling", type=lambda text: [int(n) for n in text.split(",")], help="thread counts: 1,2,4")
     parser.add_argument("--rss-gb", type=float, default=5.0, help="size of the file for the memory figure")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "hybridrec-benchmarks")
-    parser.add_argument(
-        "--venvs", type=Path, help="where the peers' environments are kept (default: in the cache)"
-    )
+    parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept (default: in the cache)")
     parser.add_argument("--no-install", action="store_true", help="use only peers that are already installed")
     parser.add_argument("--save", action="store_true", help="keep the answer as results/data-DATE.json too")
     return parser.parse_args()

@@ -49,9 +49,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def bars(
-    axes: Axes, labels: list[str], values: list[float | None], goals: list[float | None], form: str
-) -> None:
+def bars(axes: Axes, labels: list[str], values: list[float | None], goals: list[float | None], form: str) -> None:
     """A bar per value with its number on top and its goal as a short line; a missing value is said so."""
     for x, (value, goal) in enumerate(zip(values, goals, strict=True)):
         if value is None:
@@ -68,9 +66,7 @@ def bars(
             top = goal if goal and value < goal < value * 1.25 else value  # the number clears the goal's line
             axes.annotate(form.format(value), (x, top), xytext=(0, 5), **NUMBER)
         if goal is not None:
-            axes.plot(
-                [x - 0.42, x + 0.42], [goal, goal], color=GOAL, linewidth=2.5, solid_capstyle="butt", zorder=3
-            )
+            axes.plot([x - 0.42, x + 0.42], [goal, goal], color=GOAL, linewidth=2.5, solid_capstyle="butt", zorder=3)
     axes.plot([], [], color=GOAL, linewidth=2.5, label="goal")
     axes.set_xticks(range(len(labels)), labels)
     axes.tick_params(axis="x", length=0)
@@ -89,9 +85,7 @@ def beside_peers(axes: Axes, answer: dict[str, Any]) -> None:
     shown = {key: peer for key, peer in PEERS.items() if peer[1] or answer.get(key)}
     values = [answer[key] for key in shown]
     axes.set_yscale("log")
-    bars(
-        axes, [label for label, _ in shown.values()], values, [goal for _, goal in shown.values()], "{:.1f} x"
-    )
+    bars(axes, [label for label, _ in shown.values()], values, [goal for _, goal in shown.values()], "{:.1f} x")
     axes.axhline(1.0, color=FLOOR, linewidth=1.5, linestyle=(0, (5, 3)), zorder=1, label="the peer")
     present = [v for v in values if v]
     axes.set_ylim(min([0.7, *(v * 0.7 for v in present)]), max([20, *present]) * 4)
@@ -117,9 +111,7 @@ def draw(answer: dict[str, Any], target: Path) -> None:
     """Write the chart; the file's ending chooses PNG or SVG."""
     plt.rcParams.update(STYLE)
     rss = answer["parts"].get("rss")
-    figure, panels = plt.subplots(
-        1, 3 if rss else 2, figsize=(14.5 if rss else 10, 4.3), layout="constrained"
-    )
+    figure, panels = plt.subplots(1, 3 if rss else 2, figsize=(14.5 if rss else 10, 4.3), layout="constrained")
     beside_arrow(panels[0], answer)
     beside_peers(panels[1], answer)
     if rss:
@@ -127,12 +119,8 @@ def draw(answer: dict[str, Any], target: Path) -> None:
     for axes in panels:
         axes.grid(axis="y", color="#e6e9ec", linewidth=0.8, zorder=0)
         axes.set_axisbelow(True)
-    caption = (
-        f"{answer['rows']:,} rows, batch {answer['batch']:,}, {answer['threads']} threads, {answer['cpu']}"
-    )
-    versions = (
-        f"torch {answer['versions']['torch']}, pyarrow {answer['versions']['pyarrow']}, {answer['date']}"
-    )
+    caption = f"{answer['rows']:,} rows, batch {answer['batch']:,}, {answer['threads']} threads, {answer['cpu']}"
+    versions = f"torch {answer['versions']['torch']}, pyarrow {answer['versions']['pyarrow']}, {answer['date']}"
     figure.supxlabel(f"{caption}; {versions}; best of {answer['passes']} passes", fontsize=8.5, color=FLOOR)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)

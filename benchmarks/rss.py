@@ -45,9 +45,7 @@ def trend(values: list[float]) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--threads", type=int, default=2)

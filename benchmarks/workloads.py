@@ -84,9 +84,7 @@ def _cardinalities(n: int) -> list[int]:
 def _hex_strings(ids: np.ndarray) -> pa.Array:
     """Eight hexadecimal digits per id, as in Criteo's logs."""
     distinct, index = np.unique(ids, return_inverse=True)
-    words = [
-        f"{(int(i) + 1) * 2654435761 % 2**32:08x}" for i in distinct
-    ]  # Knuth's multiplier is a bijection
+    words = [f"{(int(i) + 1) * 2654435761 % 2**32:08x}" for i in distinct]  # Knuth's multiplier is a bijection
     return pa.array(words).take(pa.array(index))
 
 

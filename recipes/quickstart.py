@@ -129,9 +129,7 @@ def _about(path: Path) -> dict[str, Any] | None:
     except (ValueError, OSError):
         found = None
     if found is None:
-        raise ValueError(
-            f"{path} exists and is no file of synthetic clicks; move it away, or choose another --folder"
-        )
+        raise ValueError(f"{path} exists and is no file of synthetic clicks; move it away, or choose another --folder")
     return json.loads(found)
 
 
@@ -145,8 +143,7 @@ def _columns(ds: Dataset) -> list[str]:
         "label": [feature.name for feature in ds.schema.of("label")],
     }
     shown = {
-        kind: ", ".join(names if len(names) < 4 else [names[0], "...", names[-1]])
-        for kind, names in parts.items()
+        kind: ", ".join(names if len(names) < 4 else [names[0], "...", names[-1]]) for kind, names in parts.items()
     }
     return [f"  {len(parts[kind]):>2} {kind:<13} {names}" for kind, names in shown.items()]
 

@@ -41,9 +41,7 @@ def blocks(page: Path) -> list[Fenced]:
     text, found, end = page.read_text(), [], 0
     for match in FENCE.finditer(text):
         follows = bool(found) and not text[end : match.start()].strip()
-        found.append(
-            Fenced(match["info"].strip(), match["body"], text[: match.start()].count("\n") + 2, follows)
-        )
+        found.append(Fenced(match["info"].strip(), match["body"], text[: match.start()].count("\n") + 2, follows))
         end = match.end()
     return found
 
@@ -51,9 +49,7 @@ def blocks(page: Path) -> list[Fenced]:
 def check_output(where: str, wanted: str, got: str) -> None:
     example = doctest.Example("", wanted)
     if not doctest.OutputChecker().check_output(wanted, got, OPTIONS):
-        pytest.fail(
-            f"{where} shows other output:\n{doctest.OutputChecker().output_difference(example, got, OPTIONS)}"
-        )
+        pytest.fail(f"{where} shows other output:\n{doctest.OutputChecker().output_difference(example, got, OPTIONS)}")
 
 
 @pytest.fixture

@@ -36,9 +36,7 @@ PEERS = {
     "torch": Peer("vs_torch_dataloader", "torch_dataloader.py"),
     "torch-batched": Peer("vs_torch_dataloader_batched", "torch_dataloader.py", ("--batched",)),
     "hf": Peer("vs_hf_datasets", "hf_datasets.py", (), "hf", "datasets", (("torch==2.13.0",), ("datasets",))),
-    "tfrecord": Peer(
-        "vs_tfrecord", "tfrecord.py", (), "tf", "tensorflow", (("tensorflow==2.21.*", "pyarrow"),)
-    ),
+    "tfrecord": Peer("vs_tfrecord", "tfrecord.py", (), "tf", "tensorflow", (("tensorflow==2.21.*", "pyarrow"),)),
 }
 
 
@@ -86,16 +84,12 @@ class Conversation:
 
 
 @contextmanager
-def talk(
-    peer: Peer, python: Path, path: Path, cache: Path, settings: tuple[int, int, str]
-) -> Iterator[Conversation]:
+def talk(peer: Peer, python: Path, path: Path, cache: Path, settings: tuple[int, int, str]) -> Iterator[Conversation]:
     """Start a peer over a file; `settings` are batch size, threads and label."""
     command = [python, HERE / peer.program, path, cache, *settings, *peer.flags]
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        process = subprocess.Popen(
-            [str(part) for part in command], stdin=pipe, stdout=pipe, stderr=errors, text=True
-        )
+        process = subprocess.Popen([str(part) for part in command], stdin=pipe, stdout=pipe, stderr=errors, text=True)
         try:
             yield Conversation(process, errors)
         finally:

@@ -49,9 +49,7 @@ def example(row: dict[str, Any]) -> bytes:
 def feature(value: Any) -> Any:
     if isinstance(value, float):
         return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-    return tf.train.Feature(
-        int64_list=tf.train.Int64List(value=value if isinstance(value, list) else [value])
-    )
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=value if isinstance(value, list) else [value]))
 
 
 def prepare(request: Request) -> Any:

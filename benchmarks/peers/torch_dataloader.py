@@ -54,10 +54,7 @@ class Batches(IterableDataset):
         groups = groups_of_this_worker(file)
         if groups:
             for chunk in file.iter_batches(self.batch, row_groups=groups, use_threads=False):
-                yield {
-                    name: tensors(column)
-                    for name, column in zip(chunk.schema.names, chunk.columns, strict=True)
-                }
+                yield {name: tensors(column) for name, column in zip(chunk.schema.names, chunk.columns, strict=True)}
 
 
 def tensors(column: pa.Array) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

@@ -37,9 +37,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", callback=_version, is_eager=True
-    ),
+    version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version, is_eager=True),
 ) -> None:
     pass
 

@@ -23,9 +23,7 @@ def convert(
         str | None,
         typer.Option("--format", "-f", help="csv, tsv, criteo or libsvm; by default the file name tells."),
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Column names for files without a header: a,b,c.")
-    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Column names for files without a header: a,b,c.")] = None,
     types: Annotated[
         str | None, typer.Option(help="Types instead of the inferred ones: price=float32,tags=list<int64>.")
     ] = None,
@@ -36,9 +34,7 @@ def convert(
     row_group_rows: Annotated[int, typer.Option(min=1, help="Rows per row group.")] = 131_072,
     compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")] = False,
 ) -> None:
     """Convert CSV, TSV, Criteo or libsvm text to one Parquet file.
 
@@ -94,9 +90,7 @@ def convert(
         plain["schema"] = {field.name: str(field.type) for field in summary.schema}
         typer.echo(json.dumps(plain))
         return
-    typer.echo(
-        f"wrote {out}: {summary.rows:,} rows, {len(summary.schema)} columns, {human_bytes(summary.bytes)}"
-    )
+    typer.echo(f"wrote {out}: {summary.rows:,} rows, {len(summary.schema)} columns, {human_bytes(summary.bytes)}")
     if summary.skipped:
         typer.echo(f"skipped {summary.skipped:,} malformed lines:", err=True)
         for example in summary.examples:

@@ -25,9 +25,7 @@ def inspect(
         list[str],
         typer.Argument(metavar="FILES", help="Parquet files, globs, folders or URLs of one schema."),
     ],
-    sample: Annotated[
-        int, typer.Option(min=1, help="Rows to read for what the footers do not tell.")
-    ] = 100_000,
+    sample: Annotated[int, typer.Option(min=1, help="Rows to read for what the footers do not tell.")] = 100_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show schema, sizes, encodings, nulls, distinct values, list lengths and sample values.
@@ -80,8 +78,7 @@ def _table(columns: list[Column]) -> list[str]:
     lines = []
     for cells in rows:
         padded = [
-            f"{c:>{w}}" if 2 <= i <= 5 else f"{c:<{w}}"
-            for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+            f"{c:>{w}}" if 2 <= i <= 5 else f"{c:<{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True))
         ]
         lines.append("  ".join(padded).rstrip())
     return lines
@@ -146,8 +143,7 @@ def _plot(column: Column, lengths: Lengths) -> str:
         f"p99 {lengths.p99:,}, max {lengths.max:,}"
     ]
     labels = [
-        f"{a:,}" if b == a + 1 else f"{a:,}-{b - 1:,}"
-        for a, b in zip(lengths.edges, lengths.edges[1:], strict=False)
+        f"{a:,}" if b == a + 1 else f"{a:,}-{b - 1:,}" for a, b in zip(lengths.edges, lengths.edges[1:], strict=False)
     ]
     width = max(map(len, labels))
     for label, count in zip(labels, lengths.counts, strict=True):

@@ -29,12 +29,8 @@ def _count(text: str | int) -> int:
 
 
 def synth(
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Parquet file to write; with --files above 1 a folder.")
-    ],
-    rows: Annotated[
-        int, typer.Option(parser=_count, metavar="N", help="Rows: 2000000, or 2M (k, M, B).")
-    ] = 1_000_000,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Parquet file to write; with --files above 1 a folder.")],
+    rows: Annotated[int, typer.Option(parser=_count, metavar="N", help="Rows: 2000000, or 2M (k, M, B).")] = 1_000_000,
     seed: Annotated[
         int, typer.Option(min=0, help="Same seed and columns: same data, and fewer rows are a prefix.")
     ] = 0,
@@ -54,9 +50,7 @@ def synth(
         bool, typer.Option("--probability", help="Add the true click probability as a column.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and no progress.")] = False,
 ) -> None:
     """Write synthetic click data whose best possible AUC is known.
 
@@ -101,9 +95,7 @@ def synth(
         return
     seconds = time.monotonic() - start
     where = str(out) if files == 1 else f"{out} ({files} files)"
-    typer.echo(
-        f"wrote {where}: {summary.rows:,} rows, {human_bytes(summary.bytes)}, {rows / seconds:,.0f} rows/s"
-    )
+    typer.echo(f"wrote {where}: {summary.rows:,} rows, {human_bytes(summary.bytes)}, {rows / seconds:,.0f} rows/s")
     if summary.best_auc is None:
         typer.echo("best possible AUC: undefined, the rows are all clicks or all not")
     else:

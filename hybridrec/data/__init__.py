@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,28 +30,47 @@ if TYPE_CHECKING:
     from hybridrec.data.transforms import Truncate as Truncate
     from hybridrec.data.transforms import Vocabulary as Vocabulary
 
+__all__ = [
+    "parquet",
+    "csv",
+    "ipc",
+    "table",
+    "stream",
+    "Dataset",
+    "CsvOptions",
+    "Schema",
+    "Feature",
+    "NULL_ID",
+    "Hash",
+    "Modulo",
+    "Bucketize",
+    "Log1p",
+    "Standardize",
+    "Clip",
+    "Truncate",
+    "Vocabulary",
+    "IsIn",
+    "Cross",
+    "Restore",
+    "xxh64",
+]
+
 _HOME = {
-    "open": ("parquet", "csv", "ipc", "table", "stream"),
-    "dataset": ("Dataset",),
-    "formats": ("CsvOptions",),
-    "schema": ("Schema", "Feature", "NULL_ID"),
-    "transforms": (
-        "Hash", "Modulo", "Bucketize", "Log1p", "Standardize", "Clip", "Truncate", "Vocabulary", "IsIn", "Cross",
-    ),
-    "restore": ("Restore",),
-    "hashing": ("xxh64",),
-}  # fmt: skip
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
-__all__ = list(_MODULE)
+    **dict.fromkeys(("parquet", "csv", "ipc", "table", "stream"), "open"),
+    **dict.fromkeys(("Schema", "Feature", "NULL_ID"), "schema"),
+    "Dataset": "dataset",
+    "CsvOptions": "formats",
+    "Restore": "restore",
+    "xxh64": "hashing",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULE:
-        return getattr(importlib.import_module(f"hybridrec.data.{_MODULE[name]}"), name)
-    try:
+    if name in __all__:
+        return getattr(importlib.import_module(f"hybridrec.data.{_HOME.get(name, 'transforms')}"), name)
+    if not name.startswith("_") and importlib.util.find_spec(f"hybridrec.data.{name}") is not None:
         return importlib.import_module(f"hybridrec.data.{name}")
-    except ModuleNotFoundError:
-        raise AttributeError(f"hybridrec.data has no {name!r}; it has {', '.join(__all__)}") from None
+    raise AttributeError(f"hybridrec.data has no {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

@@ -46,9 +46,7 @@ def without_views(type_: pa.DataType) -> pa.DataType:
     if is_list(type_):
         inner = type_.value_field.with_type(without_views(type_.value_type))
         size = fixed_size(type_)
-        return (
-            pa.large_list(inner) if pt.is_large_list(type_) else pa.list_(inner, -1 if size is None else size)
-        )
+        return pa.large_list(inner) if pt.is_large_list(type_) else pa.list_(inner, -1 if size is None else size)
     if pt.is_string_view(type_):
         return pa.large_string()
     return pa.large_binary() if pt.is_binary_view(type_) else type_
@@ -120,9 +118,7 @@ def type_from_json(made: Any) -> pa.DataType:
         try:
             return pa.type_for_alias(made)
         except ValueError:
-            raise ValueError(
-                f"{made!r} is not the name of an Arrow type (int64, float32, string, ...)"
-            ) from None
+            raise ValueError(f"{made!r} is not the name of an Arrow type (int64, float32, string, ...)") from None
     if "fixed_size_list" in made:
         return pa.list_(type_from_json(made["fixed_size_list"]), made["size"])
     if "dictionary" in made:

@@ -81,9 +81,7 @@ def _gathered(parts: list[Part]) -> Rows:
     chunk_of, row_of, before = [], [], 0
     for decoding, start, stop in parts:
         pieces, rows = _order(decoding)
-        place = np.full(
-            len(decoding.pieces), -1, np.int32
-        )  # piece -> chunk of this batch, -1: its file was bad
+        place = np.full(len(decoding.pieces), -1, np.int32)  # piece -> chunk of this batch, -1: its file was bad
         present = [i for i, piece in enumerate(decoding.pieces) if piece.data is not None]
         place[present] = np.arange(before, before + len(present))
         before += len(present)

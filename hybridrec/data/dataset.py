@@ -88,9 +88,7 @@ class Dataset(IterableDataset[Batch]):
         """Only these features, in this order; labels and sample weights stay."""
         return self._with(_schema=self._schema.select(columns))
 
-    def shuffle(
-        self, seed: int = 0, rows: int | Literal["all"] | None = None, lanes: int | None = None
-    ) -> Dataset:
+    def shuffle(self, seed: int = 0, rows: int | Literal["all"] | None = None, lanes: int | None = None) -> Dataset:
         """Mix rows, differently in every epoch, as a function of (seed, epoch) alone.
 
         Row groups are taken in random order, `lanes` of them at a time, into windows of `rows` rows that are
@@ -98,9 +96,7 @@ class Dataset(IterableDataset[Batch]):
         ceiling. `rows="all"` is a full permutation, for data that fits.
         """
         if rows == "all" and isinstance(self._rows, StreamRows):
-            raise ValueError(
-                'shuffle(rows="all") of a stream would read it to its end; state the rows of a window'
-            )
+            raise ValueError('shuffle(rows="all") of a stream would read it to its end; state the rows of a window')
         return self._with(_shuffle=Mixing(seed, rows, lanes))
 
     def shard(self, rank: int, world: int, by: By = "rows", uneven: Uneven = "empty") -> Dataset:
@@ -119,16 +115,12 @@ class Dataset(IterableDataset[Batch]):
 
         if distributed.is_available() and distributed.is_initialized():
             return self.shard(distributed.get_rank(), distributed.get_world_size(), by, uneven)
-        return self.shard(
-            int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), by, uneven
-        )
+        return self.shard(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), by, uneven)
 
     def batch(self, batch_size: int, drop_last: bool | None = None) -> Dataset:
         """Another batch size."""
         _check_batch_size(batch_size)
-        return self._with(
-            _batch_size=batch_size, _drop_last=self._drop_last if drop_last is None else drop_last
-        )
+        return self._with(_batch_size=batch_size, _drop_last=self._drop_last if drop_last is None else drop_last)
 
     def where(self, where: Any) -> Dataset:
         """Only rows for which the expression holds: a pyarrow Expression or [("day", ">=", 3), ...].
@@ -205,6 +197,11 @@ class Dataset(IterableDataset[Batch]):
             lost[name] = lost.get(name, 0) + rows
         return lost
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Columns of the files that cannot be read, with the reason (maps, structs inside lists)."""
+        return self._rows.source.left_out
+
     def __len__(self) -> int:
         """Batches in a whole epoch of this shard."""
         return self._steps(self._rows.count())
@@ -213,12 +210,13 @@ class Dataset(IterableDataset[Batch]):
         kinds = {kind: len(self._schema.of(kind)) for kind in ("id", "dense", "label", "weight", "extra")}
         features = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
         lines = [f"Dataset: {self._rows.source!r}", *self._rows.lines(), f"features({features})"]
+        if self.left_out:
+            lines.append(f"left_out({', '.join(self.left_out)})")
         if self._shuffle is not None:
             lines.append(repr(self._shuffle))
         if self._shard.world > 1:
             lines.append(
-                f"shard({self._shard.rank}, {self._shard.world}, "
-                f"by={self._shard.by!r}, uneven={self._shard.uneven!r})"
+                f"shard({self._shard.rank}, {self._shard.world}, by={self._shard.by!r}, uneven={self._shard.uneven!r})"
             )
         lines.append(f"batch({self._batch_size}, drop_last={self._drop_last})")
         return "\n  .".join(lines)
@@ -251,16 +249,12 @@ class Dataset(IterableDataset[Batch]):
                 "itself, it has threads of its own, or shard by rows"
             )
         epoch = position.epoch + self._cursor.epochs_of_worker(worker.id, worker.num_workers)
-        share = Shard(
-            self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers
-        )
+        share = Shard(self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers)
         part = self._with(_shard=share, _effort=dataclasses.replace(self._effort, threads=1))
         here = Position(epoch, (part._era(),))
         return part._run(here, part._cursor, _Progress(part._cursor, here), keep_step=False)
 
-    def _run(
-        self, position: Position, cursor: _Cursor, progress: _Progress, keep_step: bool = True
-    ) -> BatchIterator:
+    def _run(self, position: Position, cursor: _Cursor, progress: _Progress, keep_step: bool = True) -> BatchIterator:
         shard, rows = self._shard, self._rows
         decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps)
         reading = rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
@@ -268,9 +262,7 @@ class Dataset(IterableDataset[Batch]):
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
         here, order = rows.walk(reading, shuffle, position, shard.rank)
         by_batch = shard.by == "batch"
-        cuts = Cuts(
-            self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1
-        )
+        cuts = Cuts(self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1)
         plan = reading.plan(cuts, shuffle, self._effort, last_rows(here.spans))
         loader = Loader(rows.source, decoder, order, plan, self._effort)
         total = self._steps(here.rows) if keep_step and here.rows >= 0 else None
@@ -290,9 +282,7 @@ class Dataset(IterableDataset[Batch]):
     def _steps(self, rows: int) -> int:
         """Steps over so many rows, the same on all ranks."""
         shard = self._shard
-        return steps(
-            rows, shard.world, self._batch_size, by=shard.by, uneven=shard.uneven, drop_last=self._drop_last
-        )
+        return steps(rows, shard.world, self._batch_size, by=shard.by, uneven=shard.uneven, drop_last=self._drop_last)
 
     # -- where it stands -------------------------------------------------------------------------------------
 
@@ -335,8 +325,7 @@ class Dataset(IterableDataset[Batch]):
         agreed = shuffle is None if self._shuffle is None else self._shuffle.agrees_with(shuffle)
         if not agreed:
             raise ValueError(
-                f"the state was made under {shuffle}, this dataset has {self._shuffle}; "
-                "use the same shuffle()"
+                f"the state was made under {shuffle}, this dataset has {self._shuffle}; use the same shuffle()"
             )
         self._cursor.chunk_rows, self._cursor.shuffle = state["chunk_rows"], shuffle
         self._cursor.begin(position.resume(self._shard.world, self._batch_size, self._shard.by))

@@ -115,9 +115,7 @@ class Decoder:
 
     # -- the packed part -------------------------------------------------------------------------------------
 
-    def _batch(
-        self, block: np.ndarray, at: tuple[int, ...], starts: list[int], n: int, extra: dict[str, Any]
-    ) -> Batch:
+    def _batch(self, block: np.ndarray, at: tuple[int, ...], starts: list[int], n: int, extra: dict[str, Any]) -> Batch:
         arena = torch.from_numpy(block)
         offsets, values, weights, *matrices = at
 
@@ -135,8 +133,7 @@ class Decoder:
             batch_size=n,
         )
         dense, label, weight = (
-            view(start, torch.float32, n, self._width[kind])
-            for kind, start in zip(_MATRIX, matrices, strict=True)
+            view(start, torch.float32, n, self._width[kind]) for kind, start in zip(_MATRIX, matrices, strict=True)
         )
         return Batch(
             ids=ids,
@@ -176,9 +173,7 @@ class Decoder:
             policy = _native.Null.Error if feature.null == "error" else _native.Null.Default
             default = _dense_default(feature)
             matrix, start = _MATRIX[feature.kind], at[feature.kind]
-            fields.append(
-                _native.DenseField(place[feature.name], matrix, start, feature.width, policy, default)
-            )
+            fields.append(_native.DenseField(place[feature.name], matrix, start, feature.width, policy, default))
             at[feature.kind] += feature.width
         return fields
 
@@ -187,40 +182,35 @@ class Decoder:
         name = list(self._packed)[column]
         place = f"column {name!r}, {where(chunk, row)}"
         if what == "weight count":
-            return BadValue(
-                f"{place}: {found} weights for {wanted} ids; a weight column has one value per id"
-            )
+            return BadValue(f"{place}: {found} weights for {wanted} ids; a weight column has one value per id")
         if what == "width":
             return BadValue(
-                f"{place}: a list of {found} values, but size={wanted} was promised; "
-                "mend the data or the schema"
+                f"{place}: a list of {found} values, but size={wanted} was promised; mend the data or the schema"
             )
-        remedy = f"schema.edit({name!r}, default=...)" + (
-            ' or null="empty"|"id"' if self.schema[name].kind == "id" else ""
-        )
+        feature = self.schema[name]
         kind = "a null" if what == "null row" else "a null inside a list"
+        if feature.null == "default":
+            return BadValue(
+                f"{place}: {kind}; the default {feature.default} stands for whole rows, give a single value"
+            )
+        others = ', or null="empty" or "id"' if feature.kind == "id" else ""
         return BadValue(
-            f'{place}: {kind}, and the policy of this column is null="error"; choose another with {remedy}'
+            f'{place}: {kind}, and the policy of this column is null="error"; choose another: '
+            f'schema.edit({name!r}, null="default", default=...){others}'
         )
 
     # -- the rest --------------------------------------------------------------------------------------------
 
-    def _extra_columns(
-        self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]
-    ) -> dict[str, Any]:
+    def _extra_columns(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> dict[str, Any]:
         made: dict[str, Ragged | torch.Tensor] = {}
         for feature in self._extra:
             columns = [chunk.extra[feature.name] for chunk in chunks]
             column = _gathered(columns, rows) if columns else pa.array([], extra_type(feature.output))
             try:
-                made[feature.name] = _to_torch(
-                    without_nulls(column, feature.null, self._extra_defaults[feature.name])
-                )
+                made[feature.name] = _to_torch(without_nulls(column, feature.null, self._extra_defaults[feature.name]))
             except ValueError as error:
                 place = where(*_first(rows)) if chunks else "an empty batch"
-                raise BadValue(
-                    f"column {feature.name!r}, in the batch that begins at {place}: {error}"
-                ) from None
+                raise BadValue(f"column {feature.name!r}, in the batch that begins at {place}: {error}") from None
         return made
 
 
@@ -309,13 +299,9 @@ def _default_values(feature: Feature) -> list[Any]:
         column = hash_array(column, SEED)
     values = pc.cast(column, pa.int64() if feature.kind == "id" else pa.float32(), safe=False).to_pylist()
     if None in values:
-        raise ValueError(
-            f"feature {feature.name!r}: its transforms make a null of default={feature.default!r}"
-        )
+        raise ValueError(f"feature {feature.name!r}: its transforms make a null of default={feature.default!r}")
     if not feature.ragged and len(values) != feature.width:
-        raise ValueError(
-            f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values"
-        )
+        raise ValueError(f"feature {feature.name!r}: the default {feature.default} needs {feature.width} values")
     return values
 
 
@@ -338,9 +324,7 @@ def _dense_default(feature: Feature) -> list[float]:
 def _column_names(features: list[Feature]) -> list[str]:
     names = []
     for feature in features:
-        names += (
-            [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
-        )
+        names += [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
     return names
 
 

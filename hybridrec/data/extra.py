@@ -63,8 +63,8 @@ def without_nulls(column: pa.Array, policy: str, defaults: Sequence[pa.Scalar] =
         return _filled(column, policy, defaults)
     if column.null_count and policy != "empty":
         column = _filled(column, policy, defaults)
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    values = pc.list_flatten(column)  # leaves out what lies under null lists
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)  # pyright: ignore[reportAttributeAccessIssue] (made at import)
+    values = pc.list_flatten(column)  # pyright: ignore[reportAttributeAccessIssue] (made at import); leaves out what lies under null lists
     if not is_list(values.type) and values.null_count and policy == "empty":
         owner = np.repeat(np.arange(len(lengths)), lengths)
         kept = values.is_valid().to_numpy(zero_copy_only=False)
@@ -84,9 +84,7 @@ def _filled(column: pa.Array, policy: str, defaults: Sequence[pa.Scalar]) -> pa.
     elif policy == "empty" and is_text(kind):
         value = pa.array([""]).cast(kind)
     elif policy == "default":
-        raise ValueError(
-            f"a null {kind} inside a row, and the default stands for whole rows; give a single value"
-        )
+        raise ValueError(f"a null {kind} inside a row, and the default stands for whole rows; give a single value")
     else:
         raise ValueError(f'a null {kind}, and the policy of this column is null="{policy}"; give a default=')
     missing = column.is_null().to_numpy(zero_copy_only=False)

@@ -83,9 +83,7 @@ class FileSource(ABC):
                 self.bad.append((file.name, contents.reason))
         if not self._files:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.bad[:3])
-            raise ValueError(
-                f"none of {len(self.bad)} files can be read ({reasons}); check the path and the format"
-            )
+            raise ValueError(f"none of {len(self.bad)} files can be read ({reasons}); check the path and the format")
         self.files = [file.name for file in self._files]
         self.groups = [
             Group(number, index, rows, size)
@@ -93,9 +91,7 @@ class FileSource(ABC):
             for index, rows, size in contents.groups
             if rows
         ]
-        self.left_out = {
-            name: why for contents in self._contents for name, why in contents.layout.left_out.items()
-        }
+        self.left_out = {name: why for contents in self._contents for name, why in contents.layout.left_out.items()}
         self._constants = _typed_constants(self._files)
         self.schema = self._union()
         self.fingerprint = self._fingerprint()
@@ -106,9 +102,7 @@ class FileSource(ABC):
 
     def absent(self, file: int) -> set[str]:
         """Columns of the union schema that this file does not have, or has only as untyped nulls."""
-        here = {
-            name for name, kind in self._contents[file].layout.types.items() if not pa.types.is_null(kind)
-        }
+        here = {name for name, kind in self._contents[file].layout.types.items() if not pa.types.is_null(kind)}
         constants = {name for name, values in self._constants.items() if file in values}
         return set(self.schema.names) - here - constants
 
@@ -189,9 +183,7 @@ class FileSource(ABC):
         file, contents = self._files[group.file], self._contents[group.file]
         missing = self.absent(group.file)
         present = [
-            name
-            for name in dict.fromkeys(reading.columns)
-            if name in contents.layout.paths and name not in missing
+            name for name in dict.fromkeys(reading.columns) if name in contents.layout.paths and name not in missing
         ]
         done = failures = 0
         while True:
@@ -205,9 +197,7 @@ class FileSource(ABC):
                         yield finish(batch)
                         done, failures = position + 1, 0
                 if rows != group.rows:
-                    raise BadFile(
-                        file.name, f"{rows} rows were read, {group.rows} are announced", group.index
-                    )
+                    raise BadFile(file.name, f"{rows} rows were read, {group.rows} are announced", group.index)
                 return
             except (pa.ArrowMemoryError, pa.ArrowCancelled):
                 raise
@@ -216,9 +206,7 @@ class FileSource(ABC):
                     _fail(file, group, error)
                 failures += 1
 
-    def _finisher(
-        self, file: int, columns: list[str], present: set[str]
-    ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def _finisher(self, file: int, columns: list[str], present: set[str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """File batch -> chunk: leaves in order, absent columns as nulls, folder values as constants."""
         paths, dictionaries = self._contents[file].layout.paths, {}
 

@@ -62,6 +62,10 @@ class Retry:
     wait: float = 0.5
     sleep: Callable[[float], Any] = time.sleep
 
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts={self.attempts}: a file is read at least once; retries are 0 or more")
+
     def pause(self, failures: int) -> float:
         return self.wait * 2.0**failures
 
@@ -115,16 +119,12 @@ def find_files(
     found: list[File] = []
     for entry in listed:
         if not isinstance(entry, str | os.PathLike):
-            raise TypeError(
-                f"a path must be a str or os.PathLike, got {entry!r} of type {type(entry).__name__}"
-            )
+            raise TypeError(f"a path must be a str or os.PathLike, got {entry!r} of type {type(entry).__name__}")
         typed = os.fspath(entry)
         matches = _expand(typed, suffixes, filesystem, hive, retry)
         if not matches:
             wanted = ", ".join(suffixes)
-            raise NoFiles(
-                f"{typed!r} matches no file; a folder or glob must hold files named {wanted} (not _* or .*)"
-            )
+            raise NoFiles(f"{typed!r} matches no file; a folder or glob must hold files named {wanted} (not _* or .*)")
         found += matches
     if not found:
         raise NoFiles(f"an empty list of paths was given: {paths!r}; name at least one file, folder or glob")
@@ -194,9 +194,7 @@ def _open_url(url: str, retry: Retry) -> tuple[fs.FileSystem, str, list[str]]:
     try:
         system, path = fsspec.core.url_to_fs(f"{scheme}://{base}")
     except (ImportError, ValueError) as error:
-        raise ValueError(
-            f"no file system for {scheme}:// ({url!r}): {error}; install its fsspec driver"
-        ) from error
+        raise ValueError(f"no file system for {scheme}:// ({url!r}): {error}; install its fsspec driver") from error
     return _wrap(system), path, pattern
 
 

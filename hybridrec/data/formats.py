@@ -65,9 +65,7 @@ class CsvSource(FileSource):
     price: double
     """
 
-    suffixes = tuple(
-        f".{text}{packed}" for text in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".zst", ".lz4")
-    )
+    suffixes = tuple(f".{text}{packed}" for text in ("csv", "tsv") for packed in ("", ".gz", ".bz2", ".zst", ".lz4"))
 
     def __init__(self, paths: Any, options: CsvOptions | None = None, **files: Any) -> None:
         self.options = options or CsvOptions()
@@ -86,9 +84,7 @@ class CsvSource(FileSource):
             with self._reader(file, dict(self.options.types), [], False) as reader:
                 columns, rows = layout(reader.schema), sum(batch.num_rows for batch in reader)
         except pa.ArrowInvalid as error:
-            raise BadFile(
-                file.name, f"{error}; if a type is wrong, state it with types={{name: type}}"
-            ) from error
+            raise BadFile(file.name, f"{error}; if a type is wrong, state it with types={{name: type}}") from error
         size = file.filesystem.get_file_info(file.path).size or 0
         return Contents(columns, [(0, rows, size)], size)
 
@@ -160,9 +156,7 @@ class IpcSource(FileSource):
         if contents.footer == "stream":
             with pa.ipc.open_stream(file.filesystem.open_input_stream(file.path)) as reader:
                 schema = reader.schema
-            with pa.ipc.open_stream(
-                file.filesystem.open_input_stream(file.path), options=options(schema)
-            ) as reader:
+            with pa.ipc.open_stream(file.filesystem.open_input_stream(file.path), options=options(schema)) as reader:
                 yield from reader
             return
         with file.filesystem.open_input_file(file.path) as handle:

@@ -67,9 +67,7 @@ def hash_pairs(left: np.ndarray, right: np.ndarray, seed: int = SEED) -> np.ndar
     ends = np.arange(0, 16 * len(pairs) + 1, 16, dtype=np.int64)
     out = np.empty(len(pairs), np.int64)
     if len(pairs):
-        _native.hash_bytes(
-            ends.ctypes.data, 8, pairs.ctypes.data, len(pairs), out.ctypes.data, check_seed(seed)
-        )
+        _native.hash_bytes(ends.ctypes.data, 8, pairs.ctypes.data, len(pairs), out.ctypes.data, check_seed(seed))
     return out
 
 
@@ -110,6 +108,4 @@ def _hash_text(array: pa.Array, out: np.ndarray, seed: int) -> None:
     width = 8 if array.type in (pa.large_string(), pa.large_binary()) else 4
     _, offsets, data = array.buffers()
     address = data.address if data else 0
-    _native.hash_bytes(
-        offsets.address + width * array.offset, width, address, len(array), out.ctypes.data, seed
-    )
+    _native.hash_bytes(offsets.address + width * array.offset, width, address, len(array), out.ctypes.data, seed)

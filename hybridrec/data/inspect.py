@@ -74,9 +74,7 @@ class Report:
         return asdict(self)
 
 
-def inspect(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], sample_rows: int = 100_000
-) -> Report:
+def inspect(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], sample_rows: int = 100_000) -> Report:
     """Describe Parquet files (paths, globs, folders, URLs) of one schema: sizes, nulls, values, list lengths.
 
     Sizes and encodings are exact. Null shares of flat columns come from the statistics in the footers. The
@@ -105,9 +103,7 @@ def inspect(
     chunks = [group.column(c) for _, _, group in groups for c in range(group.num_columns)]
     sizes = [group.num_rows for _, _, group in groups] or [0]
     metadata = {
-        k.decode(): v.decode(errors="replace")
-        for k, v in (first.metadata or {}).items()
-        if k != b"ARROW:schema"
+        k.decode(): v.decode(errors="replace") for k, v in (first.metadata or {}).items() if k != b"ARROW:schema"
     }
     return Report(
         files=[file.name for file in files],
@@ -143,8 +139,7 @@ def _check_agreement(first: File, schema: pa.Schema, file: File, other: pa.Schem
         types = [plain_type(s.field(name).type) if name in s.names else "absent" for s in (schema, other)]
         if types[0] != types[1]:
             raise ValueError(
-                f"{file.name}: column {name!r} is {types[1]}, in {first.name} it is {types[0]}; "
-                "inspect them apart"
+                f"{file.name}: column {name!r} is {types[1]}, in {first.name} it is {types[0]}; inspect them apart"
             )
 
 
@@ -192,11 +187,7 @@ def _leaves(name: str, array: pa.Array) -> list[tuple[str, pa.Array]]:
     if not pa.types.is_struct(array.type):
         return [(name, array)]
     fields = [array.type.field(i).name for i in range(array.type.num_fields)]
-    return [
-        leaf
-        for f, child in zip(fields, array.flatten(), strict=True)
-        for leaf in _leaves(f"{name}.{f}", child)
-    ]
+    return [leaf for f, child in zip(fields, array.flatten(), strict=True) for leaf in _leaves(f"{name}.{f}", child)]
 
 
 def _column(name: str, array: pa.Array, rows: int) -> Column:

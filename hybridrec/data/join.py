@@ -67,9 +67,7 @@ class KeyIndex:
 
     def _search(self, array: pa.Array, dtype: np.dtype) -> np.ndarray:
         """Binary search of whole numbers among the sorted ones."""
-        values = _whole(
-            array.fill_null(pa.scalar(0, pa.int64()).cast(array.type)) if array.null_count else array
-        )
+        values = _whole(array.fill_null(pa.scalar(0, pa.int64()).cast(array.type)) if array.null_count else array)
         fits = np.ones(len(values), bool)
         if values.dtype != dtype:  # one side is uint64: beyond the other's range nothing matches
             fits = values <= np.uint64(2**63 - 1) if values.dtype == np.uint64 else values >= 0
@@ -86,7 +84,7 @@ class KeyIndex:
             self._bytes.take(pa.array(found[rows])),
             array.take(pa.array(rows)).cast(pa.large_binary()),
         )
-        found[rows[~pc.equal(mine, theirs).to_numpy(zero_copy_only=False)]] = -1
+        found[rows[~pc.equal(mine, theirs).to_numpy(zero_copy_only=False)]] = -1  # pyright: ignore[reportAttributeAccessIssue] (made at import)
         return found
 
     def _hashed_without_collisions(self) -> np.ndarray:
@@ -114,9 +112,7 @@ class Join:
     def __init__(self, table: Any, on: str, prefix: str = "") -> None:
         if not isinstance(table, pa.Table):
             if not hasattr(table, "__arrow_c_stream__") and not hasattr(table, "__arrow_c_array__"):
-                raise TypeError(
-                    f"join needs an Arrow table or a frame that exports one, not {type(table).__name__}"
-                )
+                raise TypeError(f"join needs an Arrow table or a frame that exports one, not {type(table).__name__}")
             table = pa.table(table)
         if on not in table.column_names:
             raise ValueError(f"the table has no key column {on!r}; it has {_listed(table.column_names)}")
@@ -126,9 +122,7 @@ class Join:
         self.prefix = prefix
         plain = pa.schema([f.with_type(without_views(f.type)) for f in table.schema], table.schema.metadata)
         table = (table if plain == table.schema else table.cast(plain)).unify_dictionaries()
-        self._fields = [
-            f.with_name(prefix + f.name).with_nullable(True) for f in table.schema if f.name != on
-        ]
+        self._fields = [f.with_name(prefix + f.name).with_nullable(True) for f in table.schema if f.name != on]
         self._columns = [_one_array(table[f.name]) for f in table.schema if f.name != on]
         try:
             self._index = KeyIndex(_one_array(table[on]))
@@ -150,31 +144,21 @@ class Join:
             raise ValueError(f"the data has no key column {self.on!r}; it has {_listed(schema.names)}")
         key = schema.field(self.on).type
         if not self._index.matches(key):
-            raise TypeError(
-                f"key {self.on!r} is {key} in the data and {self._index.type} in the table; cast one"
-            )
+            raise TypeError(f"key {self.on!r} is {key} in the data and {self._index.type} in the table; cast one")
         taken = sorted(set(self.columns) & set(schema.names))
         if taken:
-            raise ValueError(
-                f"the data already has {_listed(taken)}; pass prefix= to rename the joined columns"
-            )
+            raise ValueError(f"the data already has {_listed(taken)}; pass prefix= to rename the joined columns")
         return pa.schema([*schema, *self._fields], schema.metadata)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.output(batch.schema)
         found = self._index.find(batch.column(self.on))
         rows = pa.array(found, mask=found < 0)
-        return pa.RecordBatch.from_arrays(
-            [*batch.columns, *(c.take(rows) for c in self._columns)], schema=schema
-        )
+        return pa.RecordBatch.from_arrays([*batch.columns, *(c.take(rows) for c in self._columns)], schema=schema)
 
 
 def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return (
-        column.chunk(0)
-        if column.num_chunks == 1
-        else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
-    )
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
 
 
 def _whole(array: pa.Array) -> np.ndarray:
@@ -192,9 +176,7 @@ def _refuse_duplicates(keys: pa.Array, values: np.ndarray) -> None:
         rows = np.flatnonzero(values == twice[0])
         key = keys[int(rows[0])].as_py()
         key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
-        raise ValueError(
-            f"key {key!r} occurs {len(rows)} times (rows {rows[0]}, {rows[1]}, ...); keys must be unique"
-        )
+        raise ValueError(f"key {key!r} occurs {len(rows)} times (rows {rows[0]}, {rows[1]}, ...); keys must be unique")
 
 
 def _listed(names: Any) -> str:

@@ -39,9 +39,7 @@ def renest(kind: pa.DataType, items: pa.Array, offsets: np.ndarray, valid: np.nd
         return pa.Array.from_buffers(kind, rows, [bits], children=[items])
     if pa.types.is_list(kind):
         if offsets[-1] > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"{offsets[-1]} items do not fit in one {kind}; use smaller chunks or large_list"
-            )
+            raise ValueError(f"{offsets[-1]} items do not fit in one {kind}; use smaller chunks or large_list")
         offsets = offsets.astype(np.int32)
     return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets)], children=[items])
 

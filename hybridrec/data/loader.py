@@ -49,6 +49,12 @@ class Effort:
     memory: int
     on_bad_file: str = "error"
 
+    def __post_init__(self) -> None:
+        for name in ("threads", "prefetch", "memory"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}: at least 1, a whole number")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -95,9 +101,7 @@ class Loader:
         self._walk: Iterator[tuple[Window, int]] | None = iter(walk)
         self._turn = threading.Condition()
         self._closed = False
-        self._error: BaseException | None = (
-            None  # of the plan itself: raised after the batches planned before it
-        )
+        self._error: BaseException | None = None  # of the plan itself: raised after the batches planned before it
         self._crashed = False
         self._planning = False
         self._planner: threading.Thread | None = None  # who waits for the plan

@@ -50,7 +50,7 @@ class Mixing:
         (seed, epoch), whatever the batch size, the threads or the prefetch depth; only a ceiling below the usual one
         makes windows smaller. A state carries the answer.
         """
-        usual = min(memory, MEMORY)
+        usual = min(memory, MEMORY) if self.rows is None else MEMORY
         least, most = LANES
         lanes = self.lanes or max(least, min(most, int(usual * LANE_SHARE / max(reading.lane_bytes, 1))))
         rows = self.rows

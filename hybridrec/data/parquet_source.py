@@ -71,9 +71,7 @@ class ParquetSource(FileSource):
         known = functools.reduce(operator.and_, folders) if folders else None
 
         def subset() -> set[int]:
-            fragment = ds.ParquetFileFormat().make_fragment(
-                file.path, file.filesystem, partition_expression=known
-            )
+            fragment = ds.ParquetFileFormat().make_fragment(file.path, file.filesystem, partition_expression=known)
             schema = fragment.physical_schema
             for field in self.schema:
                 if field.name not in schema.names:
@@ -110,9 +108,7 @@ class ParquetSource(FileSource):
                 metadata=footer,
                 read_dictionary=encoded,
                 pre_buffer=not file.local,
-                buffer_size=max(64 << 10, min(1 << 20, READ_AHEAD // max(len(columns), 1)))
-                if file.local
-                else 0,
+                buffer_size=max(64 << 10, min(1 << 20, READ_AHEAD // max(len(columns), 1))) if file.local else 0,
             )
             yield from parquet.iter_batches(
                 reading.chunk_rows, row_groups=[group.index], columns=columns, use_threads=reading.threads

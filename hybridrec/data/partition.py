@@ -82,9 +82,7 @@ class Span:
         byte = int(np.searchsorted(ends, position, side="right"))
         rank = position - int(ends[byte] - _SET_BITS[packed[byte]])
         return (
-            self.start
-            + 8 * byte
-            + int(np.flatnonzero(np.unpackbits(packed[byte : byte + 1], bitorder="little"))[rank])
+            self.start + 8 * byte + int(np.flatnonzero(np.unpackbits(packed[byte : byte + 1], bitorder="little"))[rank])
         )
 
 
@@ -194,9 +192,7 @@ def cut(span: Span, borders: np.ndarray) -> Iterator[Span]:
     Lazy and by slices of the mask: a window of a large group never unpacks more than its own chunks.
     """
     assert borders[-1] >= span.stop, f"{span} reaches beyond the last chunk border of its group"
-    inner = borders[
-        np.searchsorted(borders, span.start, "right") : np.searchsorted(borders, span.stop, "left")
-    ]
+    inner = borders[np.searchsorted(borders, span.start, "right") : np.searchsorted(borders, span.stop, "left")]
     start = span.start
     for stop in (*inner.tolist(), span.stop):
         piece = span.between(start, stop)

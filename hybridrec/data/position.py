@@ -80,9 +80,7 @@ class Position:
             return self
         if now.steps == 0:
             return (
-                replace(self, eras=earlier).resume(world, batch_size, by)
-                if earlier
-                else Position(self.epoch, (new,))
+                replace(self, eras=earlier).resume(world, batch_size, by) if earlier else Position(self.epoch, (new,))
             )
         if now.whole and new.whole and now.batch_size == batch_size:
             return replace(self, eras=(*earlier, replace(new, steps=now.steps)))
@@ -101,9 +99,7 @@ class Position:
         True
         """
         if not isinstance(state, Mapping):
-            raise TypeError(
-                f"a loader position is a mapping as made by to_json(), not {type(state).__name__}"
-            )
+            raise TypeError(f"a loader position is a mapping as made by to_json(), not {type(state).__name__}")
         version = state.get("version")
         if isinstance(version, int) and version > VERSION:
             raise ValueError(
@@ -137,9 +133,7 @@ class Walk:
     rows: int
 
 
-def walk(
-    spans: Sequence[Span], borders: Borders, shuffle: Shuffle | None, position: Position, rank: int
-) -> Walk:
+def walk(spans: Sequence[Span], borders: Borders, shuffle: Shuffle | None, position: Position, rank: int) -> Walk:
     """Where ``rank`` stands in the last era of ``position``, and what it reads from there.
 
     Eras that walk the global order one after another (by batch, or one rank) are one walk: another number of
@@ -186,9 +180,7 @@ def remaining(
             continue
         place = {span.group: index for index, span in reversed(list(enumerate(left)))}
         ranked = (windows(part, borders, shuffle, epoch, rank, first) for rank, part in enumerate(parts))
-        unread = chain.from_iterable(
-            _unread(window, done) for walk in ranked for window, done in skip(walk, read)
-        )
+        unread = chain.from_iterable(_unread(window, done) for walk in ranked for window, done in skip(walk, read))
         left = merge(sorted(unread, key=lambda span: (place[span.group], span.start)))
     return left
 
@@ -229,6 +221,4 @@ def _check_integer(name: str, value: object, least: int) -> None:
 def _check_keys(what: str, found: Mapping[str, Any], names: list[str]) -> None:
     unknown, missing = sorted(set(found) - set(names)), sorted(set(names) - set(found))
     if unknown or missing:
-        raise ValueError(
-            f"{what} has the keys {', '.join(names)}; unknown here: {unknown}, missing: {missing}"
-        )
+        raise ValueError(f"{what} has the keys {', '.join(names)}; unknown here: {unknown}, missing: {missing}")

@@ -35,9 +35,7 @@ class Restore:
         names = [name for index, values in pairs for name in (index, *values)]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(
-                    f"column {name!r} stands twice in the groups of restore; it can have one role"
-                )
+                raise ValueError(f"column {name!r} stands twice in the groups of restore; it can have one role")
         for index, values in pairs:
             if not values:
                 raise ValueError(f"index column {index!r} has no value columns; name those that it restores")
@@ -61,9 +59,7 @@ class Restore:
         """The schema of the rows, for a schema of blocks that has every column of the groups."""
         for name in (name for index, values in self.groups for name in (index, *values)):
             if name not in schema.names:
-                raise ValueError(
-                    f"no column {name!r} to restore; the data has {', '.join(map(repr, schema.names))}"
-                )
+                raise ValueError(f"no column {name!r} to restore; the data has {', '.join(map(repr, schema.names))}")
         return self._row_schema(schema)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -72,13 +68,9 @@ class Restore:
         present = [group for group in self.groups if group[0] in have]
         for index, values in self.groups:
             if index not in have and have & set(values):
-                raise ValueError(
-                    f"index column {index!r} of {', '.join(values)} was not read; see Restore.needs"
-                )
+                raise ValueError(f"index column {index!r} of {', '.join(values)} was not read; see Restore.needs")
         if not present:
-            raise ValueError(
-                f"no index column was read; one of {', '.join(g[0] for g in self.groups)} is needed"
-            )
+            raise ValueError(f"no index column was read; one of {', '.join(g[0] for g in self.groups)} is needed")
         first = present[0][0]
         counts = self.rows(batch.column(first))
         columns: dict[str, pa.Array] = {}
@@ -97,9 +89,7 @@ class Restore:
                 items, offsets, valid = unnest(batch.column(name))
                 _agree(name, np.diff(offsets), f"index column {first!r} has", counts, valid)
                 columns[name] = (
-                    items
-                    if valid is None
-                    else _gather(items, ranges(offsets[:-1], offsets_of(counts)), counts, valid)
+                    items if valid is None else _gather(items, ranges(offsets[:-1], offsets_of(counts)), counts, valid)
                 )
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
@@ -108,9 +98,7 @@ class Restore:
         kept = [field for field in schema if field.name not in dropped]
         for field in kept:
             if not is_list(field.type):
-                raise TypeError(
-                    f"column {field.name!r} is {field.type}; in deduplicated data every column is a list"
-                )
+                raise TypeError(f"column {field.name!r} is {field.type}; in deduplicated data every column is a list")
         return pa.schema([f.with_type(f.type.value_type).with_nullable(True) for f in kept], schema.metadata)
 
 

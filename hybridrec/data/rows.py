@@ -25,14 +25,10 @@ from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
 from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
 
-CHUNK_BYTES = (
-    40 << 20
-)  # large enough that per-chunk costs vanish, small enough that many chunks fit the ceiling
+CHUNK_BYTES = 40 << 20  # large enough that per-chunk costs vanish, small enough that many fit the usual ceiling
 CHUNK_ROWS = (256, 131072)
 SAMPLE_ROWS = 1024
-PAGE_BYTES = (
-    5 << 18
-)  # a page of a Parquet column holds about 1 MiB; some more for the buffer it is read through
+PAGE_BYTES = 5 << 18  # a page of a Parquet column holds about 1 MiB; some more for the buffer it is read through
 
 
 @dataclass(frozen=True)
@@ -94,9 +90,7 @@ class Reading:
     group_rows: int  # of the largest group
     lane_bytes: int  # what an open group takes: a page and a read buffer of each column
 
-    def plan(
-        self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]
-    ) -> Plan:
+    def plan(self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]) -> Plan:
         """Plan ahead a row group for each thread, or two windows beside the one being packed."""
         if shuffle is None:
             ahead = effort.threads * self.group_rows + effort.prefetch * cuts.batch_size
@@ -119,20 +113,14 @@ class RowSet:
     skip_bad: bool = False
     selections: tuple[Where | Part, ...] = ()
     steps: tuple[Join | Restore, ...] = ()
-    _lost: dict[tuple[str, int | None], int] = dataclasses.field(
-        default_factory=dict, compare=False, repr=False
-    )
-    _measured: dict[tuple[str, ...], _Sizes] = dataclasses.field(
-        default_factory=dict, compare=False, repr=False
-    )
+    _lost: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    _measured: dict[tuple[str, ...], _Sizes] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     # -- choosing --------------------------------------------------------------------------------------------
 
     def where(self, where: Any) -> RowSet:
         if self._restore is not None:
-            raise ValueError(
-                "where() on deduplicated blocks cannot see rows; filter when the blocks are written"
-            )
+            raise ValueError("where() on deduplicated blocks cannot see rows; filter when the blocks are written")
         expression = as_expression(where)
         return self._select(Where(expression, frozenset(self.source.prune(expression))))
 
@@ -140,27 +128,20 @@ class RowSet:
         if by is not None:
             return self._split_by(by, at)
         if not isinstance(at, float | int) or not 0 < at < 1:
-            raise ValueError(
-                f"split({at!r}): a fraction between 0 and 1, or a value of the column named by by="
-            )
+            raise ValueError(f"split({at!r}): a fraction between 0 and 1, or a value of the column named by by=")
         return self._select(Part(at, seed, False)), self._select(Part(at, seed, True))
 
     def _split_by(self, column: str, at: Any) -> tuple[RowSet, RowSet]:
         if column not in self.source.schema.names:
-            raise ValueError(
-                f"no column named {column!r}; the data has {', '.join(self.source.schema.names)}"
-            )
+            raise ValueError(f"no column named {column!r}; the data has {', '.join(self.source.schema.names)}")
         kind, field = self.source.schema.field(column).type, pc.field(column)
         try:
             value = _scalar(at, kind)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise ValueError(
-                f"split by {column!r}: {at!r} is no value of its type {kind} ({error})"
-            ) from None
+            raise ValueError(f"split by {column!r}: {at!r} is no value of its type {kind} ({error})") from None
         if nulls := count(self.where(field.is_null(nan_is_null=True)).spans):
             raise ValueError(
-                f"split by {column!r}: {nulls} rows have a null or NaN there and belong to neither side; "
-                "filter them"
+                f"split by {column!r}: {nulls} rows have a null or NaN there and belong to neither side; filter them"
             )
         return self.where(field < value), self.where(field >= value)
 
@@ -248,16 +229,12 @@ class RowSet:
         return digest.hexdigest()[:32]
 
     def lines(self) -> list[str]:
-        names = [
-            f"join(on={s.on!r})" if isinstance(s, Join) else f"restore({dict(s.groups)})" for s in self.steps
-        ]
+        names = [f"join(on={s.on!r})" if isinstance(s, Join) else f"restore({dict(s.groups)})" for s in self.steps]
         return [str(selection) for selection in self.selections] + names
 
     # -- how it is read --------------------------------------------------------------------------------------
 
-    def reading(
-        self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None
-    ) -> Reading:
+    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
         wanted = _columns(schema)
         columns = self._stored(wanted)
         missing = absent_columns(schema, self.schema)
@@ -387,9 +364,7 @@ def _drawn(spans: list[Span], fraction: float, seed: int, inside: bool) -> list[
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         chosen = (z ^ (z >> np.uint64(31))) < np.uint64(min(int(fraction * 2**64), 2**64 - 1))
-        made.append(
-            Span.of_mask(span.group, (chosen == inside) & span.mask(span.start, span.stop), span.start)
-        )
+        made.append(Span.of_mask(span.group, (chosen == inside) & span.mask(span.start, span.stop), span.start))
     return [span for span in made if span.rows]
 
 

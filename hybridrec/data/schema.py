@@ -60,9 +60,7 @@ class Feature:
             raise ValueError(f"feature {self.name!r}: kind {self.kind!r} is not one of {', '.join(KINDS)}")
         for transform in self.transforms:
             if not isinstance(transform, Transform):
-                raise TypeError(
-                    f"feature {self.name!r}: {transform!r} is no transform, such as Hash() or Clip(0, 10)"
-                )
+                raise TypeError(f"feature {self.name!r}: {transform!r} is no transform, such as Hash() or Clip(0, 10)")
         if self.size is None and self.kind != "skip" and (size := fixed_size(self.output)) is not None:
             object.__setattr__(self, "size", size)
         object.__setattr__(self, "null", self.null or self._usual_null())
@@ -82,9 +80,7 @@ class Feature:
         if self.null not in NULLS:
             raise ValueError(f"{where}: null policy {self.null!r} is not one of {', '.join(NULLS)}")
         if self.null in ("empty", "id") and self.kind in ("dense", "label", "weight"):
-            raise ValueError(
-                f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"'
-            )
+            raise ValueError(f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"')
         if self.null == "id" and self.kind != "id":
             raise ValueError(f'{where}: null="id" suits ids, not kind {self.kind!r}')
         if self.null == "default" and self.default is None and self.kind != "dense":
@@ -118,8 +114,7 @@ class Feature:
             self.default_row()
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise ValueError(
-                f"feature {self.name!r}: default={self.default!r} is no value "
-                f"of a {self.type} column ({error})"
+                f"feature {self.name!r}: default={self.default!r} is no value of a {self.type} column ({error})"
             ) from None
 
     def default_row(self) -> pa.Scalar:
@@ -174,9 +169,7 @@ class Feature:
     def from_json(made: dict[str, Any]) -> Feature:
         known = {field.name for field in dataclasses.fields(Feature)}
         if unknown := sorted(set(made) - known):
-            raise ValueError(
-                f"feature {made.get('name')!r}: unknown keys {unknown}; known are {sorted(known)}"
-            )
+            raise ValueError(f"feature {made.get('name')!r}: unknown keys {unknown}; known are {sorted(known)}")
         made = dict(made, type=type_from_json(made["type"]))
         made["transforms"] = tuple(from_json(each) for each in made.get("transforms", ()))
         cross = made.get("cross")
@@ -211,16 +204,12 @@ class Schema(Sequence[Feature]):
         self._index = {feature.name: i for i, feature in enumerate(self._features)}
         if len(self._index) != len(self._features):
             names = [feature.name for feature in self._features]
-            raise ValueError(
-                f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}"
-            )
+            raise ValueError(f"features are named once each; twice: {sorted({n for n in names if names.count(n) > 1})}")
         for feature in self._features:
             sides = [] if feature.cross is None else [feature.cross.left, feature.cross.right]
             for role, name in [("weights", feature.weights), *(("cross", side) for side in sides)]:
                 if name is not None and name not in self._index:
-                    raise ValueError(
-                        f"feature {feature.name!r}: {role}={name!r} is not a column of the schema"
-                    )
+                    raise ValueError(f"feature {feature.name!r}: {role}={name!r} is not a column of the schema")
         if len(weights := [feature.name for feature in self._features if feature.kind == "weight"]) > 1:
             raise ValueError(f"a row has one sample weight; the schema has {', '.join(weights)}")
 
@@ -230,9 +219,7 @@ class Schema(Sequence[Feature]):
         labels = (label,) if isinstance(label, str) else tuple(label)
         wanted = [*labels, *([weight] if weight is not None else [])]
         if missing := [name for name in wanted if name not in arrow.names]:
-            raise ValueError(
-                f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}"
-            )
+            raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
         made = []
         for field in arrow:
             if field.name in labels and is_text(element_type(field.type)):
@@ -240,9 +227,7 @@ class Schema(Sequence[Feature]):
                     f"label {field.name!r} holds {field.type}, not numbers; state which values are positive: "
                     f"schema.edit({field.name!r}, kind='label', transforms=[IsIn([...])]) and pass schema="
                 )
-            kind = (
-                "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
-            )
+            kind = "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
             made.append(Feature(field.name, kind, field.type))
         order = {name: i for i, name in enumerate(labels)}
         plain = [feature for feature in made if feature.name not in order]
@@ -252,9 +237,7 @@ class Schema(Sequence[Feature]):
         """The schema with one feature changed; a null policy that was not stated is chosen anew."""
         feature = self[name]
         if unknown := sorted(set(changes) - {field.name for field in dataclasses.fields(Feature)}):
-            raise ValueError(
-                f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}"
-            )
+            raise ValueError(f"a feature has no {unknown}; it has {[f.name for f in dataclasses.fields(Feature)]}")
         if feature.null == feature._usual_null():
             changes.setdefault("null", "")
         if feature.size is not None and feature.size == fixed_size(feature.output):
@@ -303,9 +286,7 @@ class Schema(Sequence[Feature]):
 
     def arrow(self) -> pa.Schema:
         """The columns as the files hold them."""
-        return pa.schema(
-            [(feature.name, feature.type) for feature in self._features if feature.cross is None]
-        )
+        return pa.schema([(feature.name, feature.type) for feature in self._features if feature.cross is None])
 
     def to_json(self) -> str:
         features = [feature.to_json() for feature in self._features]
@@ -315,9 +296,7 @@ class Schema(Sequence[Feature]):
     def from_json(text: str) -> Schema:
         made = json.loads(text)
         if made.get("version") != Schema.VERSION:
-            raise ValueError(
-                f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}"
-            )
+            raise ValueError(f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}")
         return Schema(Feature.from_json(each) for each in made["features"])
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -40,9 +40,7 @@ class Shuffle:
         if not 0 <= self.seed <= _WORD:
             raise ValueError(f"seed={self.seed}: a shuffle seed is an integer from 0 to 2**64 - 1")
         if self.rows is not None and self.rows < 1:
-            raise ValueError(
-                f"rows={self.rows}: a shuffle window has at least 1 row; None permutes all rows at once"
-            )
+            raise ValueError(f"rows={self.rows}: a shuffle window has at least 1 row; None permutes all rows at once")
         if self.lanes < 1:
             raise ValueError(f"lanes={self.lanes}: a shuffle reads from at least 1 row group at a time")
 

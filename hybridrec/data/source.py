@@ -113,9 +113,7 @@ def _layout(schema: pa.Schema) -> Layout:
             for i in range(kind.num_fields):
                 visit(kind.field(i), path)
         elif name in found.types or name in found.left_out:
-            raise ValueError(
-                f"column {name!r} appears twice; column names must be unique, so rename one of them"
-            )
+            raise ValueError(f"column {name!r} appears twice; column names must be unique, so rename one of them")
         elif reason := _no_leaf(kind):
             found.left_out[name] = reason
         else:
@@ -153,7 +151,7 @@ def leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 def _list_of_view(array: pa.Array) -> pa.Array:
     """A list view as a list; Arrow's own cast leaves out the last offset."""
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False))
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False))  # pyright: ignore[reportAttributeAccessIssue] (made at import)
     offsets = np.concatenate([[0], ends])
     small = offsets[-1] < 2**31
     mask = array.is_null() if array.null_count else None

@@ -30,6 +30,7 @@ class StreamSource:
     def __init__(self, make: Callable[[], Iterable[pa.RecordBatch]], stored: pa.Schema) -> None:
         self.make, self._stored, self._layout = make, stored, layout(stored)
         self.schema = pa.schema(list(self._layout.types.items()))
+        self.left_out = self._layout.left_out
 
     def __repr__(self) -> str:
         return f"stream({len(self.schema)} columns)"
@@ -88,16 +89,13 @@ class StreamRows:
     def with_step(self, step: Join | Restore) -> StreamRows:
         if isinstance(step, Restore):
             raise ValueError(
-                "restore() needs the row counts of files; "
-                "apply hybridrec.data.Restore to the stream's batches"
+                "restore() needs the row counts of files; apply hybridrec.data.Restore to the stream's batches"
             )
         step.output(self.schema)
         return StreamRows(self.source, (*self.steps, step), self._first)
 
     def where(self, where: Any) -> StreamRows:
-        raise ValueError(
-            "where() cannot count the rows of a stream; filter its batches before they come here"
-        )
+        raise ValueError("where() cannot count the rows of a stream; filter its batches before they come here")
 
     def split(self, at: Any, by: str | None, seed: int | None) -> tuple[StreamRows, StreamRows]:
         raise ValueError("split() cannot count the rows of a stream; make two streams")
@@ -115,9 +113,7 @@ class StreamRows:
     def lines(self) -> list[str]:
         return [f"join(on={step.on!r})" for step in self.steps if isinstance(step, Join)]
 
-    def reading(
-        self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None
-    ) -> StreamReading:
+    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> StreamReading:
         missing = absent_columns(schema, self.schema)
         fixed = sum(160 if pa.types.is_nested(kind) else 8 for kind in self.schema.types)  # until measured
         fit = max(CHUNK_ROWS[0], min(CHUNK_ROWS[1], CHUNK_BYTES // max(fixed, 1)))
@@ -141,13 +137,9 @@ class StreamRows:
         """Windows as the batches arrive; what an earlier run delivered is read and dropped."""
         assert isinstance(reading, StreamReading)
         if not all(era.whole for era in position.eras):
-            raise ValueError(
-                'the rows of a stream cannot be counted out to ranks; use shard(..., by="batch")'
-            )
+            raise ValueError('the rows of a stream cannot be counted out to ranks; use shard(..., by="batch")')
         done = sum(era.steps * era.batch_size for era in position.eras)
-        return Walk([], 0, 0, done, -1), _skipped(
-            self._windows(reading, shuffle, position.epoch), done, reading.held
-        )
+        return Walk([], 0, 0, done, -1), _skipped(self._windows(reading, shuffle, position.epoch), done, reading.held)
 
     def _windows(self, reading: StreamReading, shuffle: Shuffle | None, epoch: int) -> Iterator[Window]:
         held: list[Span] = []
@@ -171,9 +163,7 @@ class StreamRows:
             yield Window(tuple(held), mix(shuffle.seed, epoch, 0, 0, number))
 
 
-def _skipped(
-    order: Iterator[Window], done: int, held: dict[int, pa.RecordBatch]
-) -> Iterator[tuple[Window, int]]:
+def _skipped(order: Iterator[Window], done: int, held: dict[int, pa.RecordBatch]) -> Iterator[tuple[Window, int]]:
     """The windows after `done` rows; the chunks of those before are let go."""
     for window in order:
         if done >= window.rows:

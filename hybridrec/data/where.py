@@ -45,11 +45,7 @@ def filter_columns(where: pc.Expression, schema: pa.Schema) -> list[str]:
     while True:
         known = pa.schema([schema.field(name) for name in needed])
         try:
-            kind = (
-                ds.Scanner.from_batches([], schema=known, columns={"keep": where})
-                .projected_schema.field(0)
-                .type
-            )
+            kind = ds.Scanner.from_batches([], schema=known, columns={"keep": where}).projected_schema.field(0).type
         except pa.ArrowInvalid as error:
             if not str(error).startswith("No match for FieldRef"):
                 raise ValueError(f"where={where}: {error}") from error
@@ -59,9 +55,7 @@ def filter_columns(where: pc.Expression, schema: pa.Schema) -> list[str]:
             raise ValueError(f"where={where} does not fit the column types ({types}): {error}") from error
         else:
             if not pa.types.is_boolean(kind):
-                raise ValueError(
-                    f"where={where} gives {kind}; it must give a boolean, such as pc.field('day') >= 3"
-                )
+                raise ValueError(f"where={where} gives {kind}; it must give a boolean, such as pc.field('day') >= 3")
             return needed
 
 
@@ -70,20 +64,9 @@ def _missing(where: pc.Expression, message: str, schema: pa.Schema) -> str:
     for name in schema.names:
         if message.startswith(f"No match for FieldRef.Name({name}) in"):
             return name
-    asked = (
-        message.removeprefix("No match for FieldRef.")
-        .split(" in ")[0]
-        .removeprefix("Name(")
-        .removesuffix(")")
-    )
-    hint = (
-        "; write a struct's field as pc.field('user.age')"
-        if message.startswith("No match for FieldRef.N")
-        else ""
-    )
-    raise ValueError(
-        f"where={where}: unknown column {asked!r}; the columns are {', '.join(schema.names)}{hint}"
-    )
+    asked = message.removeprefix("No match for FieldRef.").split(" in ")[0].removeprefix("Name(").removesuffix(")")
+    hint = "; write a struct's field as pc.field('user.age')" if message.startswith("No match for FieldRef.N") else ""
+    raise ValueError(f"where={where}: unknown column {asked!r}; the columns are {', '.join(schema.names)}{hint}")
 
 
 def evaluate(where: pc.Expression, batch: pa.RecordBatch) -> np.ndarray:

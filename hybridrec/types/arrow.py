@@ -80,16 +80,13 @@ def _convert(array: pa.Array, where: str) -> Tensor | Ragged:
     if pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind):
         return torch.from_numpy(np.array(array.to_numpy(zero_copy_only=False), copy=True))
     raise TypeError(
-        f"no tensor holds Arrow's {kind}; cast it to an integer, float, bool, string or binary type, or "
-        "lists of them"
+        f"no tensor holds Arrow's {kind}; cast it to an integer, float, bool, string or binary type, or lists of them"
     )
 
 
 def _list_offsets(array: pa.Array) -> Tensor:
     if pt.is_list_view(array.type) or pt.is_large_list_view(array.type):
-        sizes = cast(
-            "pa.ListViewArray", array
-        ).sizes  # views may lie in any order; flatten() puts them in row order
+        sizes = cast("pa.ListViewArray", array).sizes  # views may lie in any order; flatten() puts them in row order
         return offsets_of(torch.from_numpy(sizes.to_numpy().astype(np.int64)))
     if pt.is_fixed_size_list(array.type):
         return torch.arange(len(array) + 1) * array.type.list_size

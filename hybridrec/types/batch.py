@@ -60,9 +60,7 @@ class Batch:
         parts = {"dense": self.dense, "label": self.label, "weight": self.weight, **self.extra}
         for name, part in parts.items():
             if part is not None and part.device != self.device:
-                raise ValueError(
-                    f"{name} is on {part.device} but ids are on {self.device}; move it with .to()"
-                )
+                raise ValueError(f"{name} is on {part.device} but ids are on {self.device}; move it with .to()")
         if self.arena is not None:
             check_arena(self.arena)
 
@@ -111,13 +109,7 @@ class Batch:
         """A batch whose tensors are `fn(tensor)`, unchecked and without an arena."""
 
         def mapped(part: Ragged | IdBlock | Tensor | None) -> Any:
-            return (
-                part.map_tensors(fn)
-                if isinstance(part, Ragged | IdBlock)
-                else None
-                if part is None
-                else fn(part)
-            )
+            return part.map_tensors(fn) if isinstance(part, Ragged | IdBlock) else None if part is None else fn(part)
 
         tensors = (mapped(self.ids), mapped(self.dense), mapped(self.label), mapped(self.weight))
         extra = {name: mapped(column) for name, column in self.extra.items()}

@@ -79,9 +79,7 @@ class IdBlock:
                 f"{len(self.hotness)} and {len(self.starts)}"
             )
         if self.batch_size < 0 or any(hot is not None and hot < 0 for hot in self.hotness):
-            raise ValueError(
-                f"batch_size and hotness must not be negative: {self.batch_size}, {self.hotness}"
-            )
+            raise ValueError(f"batch_size and hotness must not be negative: {self.batch_size}, {self.hotness}")
 
     def _check_tensors(self) -> None:
         if self.values.dtype != torch.int64 or self.values.dim() != 1 or not self.values.is_contiguous():
@@ -91,15 +89,9 @@ class IdBlock:
             )
         rising = all(a <= b for a, b in pairwise(self.starts))
         if self.starts[0] != 0 or self.starts[-1] != len(self.values) or not rising:
-            raise ValueError(
-                f"starts must rise from 0 to len(values) = {len(self.values)}, got {self.starts}"
-            )
+            raise ValueError(f"starts must rise from 0 to len(values) = {len(self.values)}, got {self.starts}")
         shape = (self.hotness.count(None), self.batch_size + 1)
-        if (
-            self.offsets.dtype != torch.int64
-            or self.offsets.shape != shape
-            or not self.offsets.is_contiguous()
-        ):
+        if self.offsets.dtype != torch.int64 or self.offsets.shape != shape or not self.offsets.is_contiguous():
             raise ValueError(
                 f"offsets must be contiguous int64 {list(shape)} (ragged features, batch_size + 1), got "
                 f"{self.offsets.dtype} {list(self.offsets.shape)}"
@@ -113,9 +105,7 @@ class IdBlock:
             )
         devices = {t.device for t in (self.values, self.offsets, self.weights) if t is not None}
         if len(devices) > 1:
-            raise ValueError(
-                f"values, offsets and weights must share a device, got {sorted(map(str, devices))}"
-            )
+            raise ValueError(f"values, offsets and weights must share a device, got {sorted(map(str, devices))}")
 
     def check(self) -> Self:
         """Check all offsets, also on a device (waits for it); returns self."""
@@ -200,9 +190,7 @@ class IdBlock:
         try:
             return self.names.index(name)
         except ValueError:
-            raise KeyError(
-                f"no feature {name!r} in this block; it has {', '.join(self.names) or 'none'}"
-            ) from None
+            raise KeyError(f"no feature {name!r} in this block; it has {', '.join(self.names) or 'none'}") from None
 
     def _ragged(self) -> list[str]:
         return [name for name, hot in zip(self.names, self.hotness, strict=True) if hot is None]
@@ -215,9 +203,7 @@ class IdBlock:
         """One line per feature for people, `most` at most."""
         width = max((len(name) for name in self.names[:most]), default=0)
         shown = []
-        for name, hot, (a, b) in list(zip(self.names, self.hotness, pairwise(self.starts), strict=True))[
-            :most
-        ]:
+        for name, hot, (a, b) in list(zip(self.names, self.hotness, pairwise(self.starts), strict=True))[:most]:
             mean = f"ragged, mean {(b - a) / max(self.batch_size, 1):.4g}"
             shown.append(f"{name:{width}}  {mean if hot is None else f'{hot} per row'}")
         return shown + [f"… {len(self) - most} more"] * (len(self) > most)
@@ -316,9 +302,7 @@ class IdBlock:
         return KeyedJagged(list(self.names), self.values, joined, self.weights)
 
     @classmethod
-    def from_kjt(
-        cls, keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None
-    ) -> IdBlock:
+    def from_kjt(cls, keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None) -> IdBlock:
         """From the parts of a KeyedJaggedTensor; every feature is ragged. Waits for the device once.
 
         >>> parts = torch.tensor([7, 8, 1, 2, 3]), torch.tensor([1, 1, 1, 2])
@@ -390,10 +374,6 @@ def _weights(ids: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor
     for name, values in ids.items():
         part = weights.get(name)
         if part is not None and part.numel() != len(values):
-            raise ValueError(
-                f"feature {name!r} has {len(values)} ids but {part.numel()} weights; give one per id"
-            )
-        parts.append(
-            torch.ones(len(values), device=values.device) if part is None else part.float().flatten()
-        )
+            raise ValueError(f"feature {name!r} has {len(values)} ids but {part.numel()} weights; give one per id")
+        parts.append(torch.ones(len(values), device=values.device) if part is None else part.float().flatten())
     return torch.cat(parts) if parts else torch.empty(0)

@@ -16,9 +16,7 @@ def to_padded(ragged: Ragged, length: int | Sequence[int | None] | None, value: 
     _refuse_text(ragged, "padded")
     sizes = [None] * ragged.depth if length is None else [length] if isinstance(length, int) else list(length)
     if len(sizes) != ragged.depth:
-        raise ValueError(
-            f"length has {len(sizes)} entries but the nest is {ragged.depth} deep; give one per level"
-        )
+        raise ValueError(f"length has {len(sizes)} entries but the nest is {ragged.depth} deep; give one per level")
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(f"length must not be negative, got {length}")
     inner = ragged.values
@@ -71,12 +69,8 @@ def from_nested(nested: Any) -> Ragged:
     if nested.layout != torch.jagged:
         rows = nested.unbind()
         if not rows:
-            raise ValueError(
-                "an empty nested tensor of strided layout has no row type; use layout=torch.jagged"
-            )
-        return Ragged(
-            torch.cat(rows), offsets_of(torch.tensor([len(row) for row in rows], device=nested.device))
-        )
+            raise ValueError("an empty nested tensor of strided layout has no row type; use layout=torch.jagged")
+        return Ragged(torch.cat(rows), offsets_of(torch.tensor([len(row) for row in rows], device=nested.device)))
     return _from_jagged(nested)
 
 
@@ -99,9 +93,7 @@ def to_sparse(ragged: Ragged) -> Tensor:
         sizes.append(_longest(level))
         level = level.values
     shape = (*sizes, *level.shape[1:])
-    return torch.sparse_coo_tensor(
-        _coordinates(ragged), level, shape, is_coalesced=True, check_invariants=False
-    )
+    return torch.sparse_coo_tensor(_coordinates(ragged), level, shape, is_coalesced=True, check_invariants=False)
 
 
 def from_sparse(sparse: Tensor) -> Ragged:

@@ -38,9 +38,7 @@ class Ragged:
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, Tensor | Ragged):
-            raise TypeError(
-                f"values must be a Tensor or a Ragged, got {type(self.values).__name__}; see from_lists"
-            )
+            raise TypeError(f"values must be a Tensor or a Ragged, got {type(self.values).__name__}; see from_lists")
         if not isinstance(self.offsets, Tensor) or self.offsets.dtype != torch.int64:
             kind = self.offsets.dtype if isinstance(self.offsets, Tensor) else type(self.offsets).__name__
             raise TypeError(f"offsets must be an int64 tensor, got {kind}; convert with offsets.long()")
@@ -178,11 +176,7 @@ class Ragged:
 
     def equal(self, other: Ragged) -> bool:
         """Whether both hold the same rows, bit for bit (NaN equals NaN), with the same types."""
-        if (
-            not isinstance(other, Ragged)
-            or self.text != other.text
-            or not same_bits(self.offsets, other.offsets)
-        ):
+        if not isinstance(other, Ragged) or self.text != other.text or not same_bits(self.offsets, other.offsets):
             return False
         if isinstance(self.values, Ragged):
             return isinstance(other.values, Ragged) and self.values.equal(other.values)

@@ -124,9 +124,7 @@ def test_the_version_is_printed():
 
 
 def test_synth_prints_the_auc_that_it_stores(tmp_path):
-    result = invoke(
-        "synth", tmp_path / "a.parquet", "--rows", "20_000", "--seed", 4, "--compression", "snappy"
-    )
+    result = invoke("synth", tmp_path / "a.parquet", "--rows", "20_000", "--seed", 4, "--compression", "snappy")
     assert result.exit_code == 0
     footer = pq.read_metadata(tmp_path / "a.parquet")
     about = json.loads(footer.metadata[b"hybridrec.synthetic"])
@@ -157,9 +155,7 @@ def test_synth_can_be_shaped_and_summarised_as_json(tmp_path):
     assert names == ["click", "id_1", "id_2", "id_3", "dense_1", "history_1", "probability"]
 
 
-@pytest.mark.parametrize(
-    ("text", "rows"), [("12", 12), ("1_000", 1000), ("1,5", 15), ("0.5k", 500), ("1K", 1000)]
-)
+@pytest.mark.parametrize(("text", "rows"), [("12", 12), ("1_000", 1000), ("1,5", 15), ("0.5k", 500), ("1K", 1000)])
 def test_rows_can_be_written_short(tmp_path, text, rows):
     assert invoke("synth", tmp_path / "a.parquet", "--rows", text, "--histories", 0).exit_code == 0
     assert pq.read_metadata(tmp_path / "a.parquet").num_rows == rows
@@ -183,9 +179,7 @@ def test_convert_reads_options_and_reports_what_it_skipped(tmp_path):
 
 
 def test_inspect_shows_schema_nulls_distinct_values_and_a_plot(tmp_path):
-    table = pa.table(
-        {"user": [7, 7, None, 9], "tags": [[1], [1, 2, 3], [], None], "name": ["ann", "bo", "cy", "di"]}
-    )
+    table = pa.table({"user": [7, 7, None, 9], "tags": [[1], [1, 2, 3], [], None], "name": ["ann", "bo", "cy", "di"]})
     pq.write_table(table, tmp_path / "a.parquet")
     output = invoke("inspect", tmp_path / "a.parquet").stdout
     assert "4 rows, 3 columns, 1 row group (4 rows each)" in output
@@ -294,9 +288,7 @@ def test_a_reader_that_goes_away_is_no_error(clicks):
     assert result.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "message"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")]
-)
+@pytest.mark.parametrize(("how", "code", "message"), [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")])
 @pytest.mark.parametrize("files", [1, 2])
 def test_an_interrupted_synth_leaves_nothing(tmp_path, how, code, message, files):
     command = [sys.executable, "-m", "hybridrec", "synth", str(tmp_path / "out"), "--rows", "1B"]

@@ -61,9 +61,7 @@ def test_lists_and_dictionaries_come_off_a_type():
 
 def test_views_give_way_to_large_strings_inside_lists_too():
     assert without_views(pa.string_view()) == pa.large_string()
-    assert without_views(pa.list_(pa.large_list(pa.binary_view()), 2)) == pa.list_(
-        pa.large_list(pa.large_binary()), 2
-    )
+    assert without_views(pa.list_(pa.large_list(pa.binary_view()), 2)) == pa.list_(pa.large_list(pa.large_binary()), 2)
     assert without_views(pa.list_(pa.string())) == pa.list_(pa.string())
     assert without_views(WORDS) == WORDS
 

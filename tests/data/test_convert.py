@@ -191,9 +191,7 @@ def test_malformed_csv_lines_are_named_by_their_line_in_the_file(tmp_path, monke
     monkeypatch.setattr(delimited, "BLOCK", block)
     lines = ["a,b"] + [f"{i},{i}" for i in range(20)] + ["", '7,"1\n2"', "", "8,9,10", "x,1"]
     options = Options(types={"a": pa.int64(), "b": pa.string()})
-    with pytest.raises(
-        ValueError, match=r"in\.csv, line 26: 3 fields where 2 are due: '8,9,10'; correct it, or"
-    ):
+    with pytest.raises(ValueError, match=r"in\.csv, line 26: 3 fields where 2 are due: '8,9,10'; correct it, or"):
         rows(tmp_path, "\n".join(lines), options=options)
     del lines[-2]
     with pytest.raises(ValueError, match=r"in\.csv, line 26: 'x' in column 'a' is not int64"):
@@ -260,9 +258,7 @@ def test_a_later_value_that_does_not_fit_the_inferred_type_is_an_error_with_the_
     assert rows(tmp_path, text, options=Options(types={"a": pa.float32()}))[-1] == {"a": 2.5}
 
 
-@pytest.mark.parametrize(
-    ("name", "text"), [("in.csv", "a,b\n"), ("in.libsvm", "# nothing\n"), ("in.libsvm", "")]
-)
+@pytest.mark.parametrize(("name", "text"), [("in.csv", "a,b\n"), ("in.libsvm", "# nothing\n"), ("in.libsvm", "")])
 def test_files_without_rows_make_files_without_rows(tmp_path, name, text):
     assert table(tmp_path, text, name).num_rows == 0
 

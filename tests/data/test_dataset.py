@@ -91,9 +91,7 @@ def test_select_gives_columns_in_the_order_asked_for(folder):
     assert batch.ids.names == ("word", "tags")
     assert batch.dense.shape == (ROWS, 0)
     assert batch.label.tolist()[:3] == [0.0, 1.0, 0.0]
-    with pytest.raises(
-        ValueError, match="no column named 'wrod'; the schema has user, tags, word, price, click"
-    ):
+    with pytest.raises(ValueError, match="no column named 'wrod'; the schema has user, tags, word, price, click"):
         opened(folder).select(["wrod"])
 
 
@@ -193,9 +191,7 @@ def test_a_column_that_no_file_has_gets_its_default_wherever_it_stands(folder, p
 def test_files_that_disagree_are_named_with_both_types(tmp_path):
     pq.write_table(pa.table({"user": [1]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"user": ["x"]}), tmp_path / "b.parquet")
-    with pytest.raises(
-        ValueError, match=r"b.parquet: column 'user' is string, but .*a.parquet has it as int64"
-    ):
+    with pytest.raises(ValueError, match=r"b.parquet: column 'user' is string, but .*a.parquet has it as int64"):
         hr.data.parquet(tmp_path, batch_size=1)
 
 
@@ -212,10 +208,7 @@ def test_a_shuffle_is_a_permutation_that_changes_with_epoch_and_seed(folder, row
     ds = opened(folder).shuffle(seed=5, rows=rows)
     epochs = [read(ds) for _ in range(2)]
     assert all(sorted(epoch) == list(range(ROWS)) for epoch in epochs)
-    assert (
-        len({*map(tuple, epochs), tuple(range(ROWS)), tuple(read(opened(folder).shuffle(seed=6, rows=rows)))})
-        == 4
-    )
+    assert len({*map(tuple, epochs), tuple(range(ROWS)), tuple(read(opened(folder).shuffle(seed=6, rows=rows)))}) == 4
     ds.set_epoch(0)
     assert read(ds) == epochs[0]
     ds.set_epoch(1)
@@ -232,9 +225,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(folder):
         torch.manual_seed(threads)
         random.seed(threads)
         np.random.seed(threads)  # noqa: NPY002
-        ds = opened(folder, batch_size, threads=threads, prefetch=prefetch, memory=memory).shuffle(
-            seed=5, rows=200
-        )
+        ds = opened(folder, batch_size, threads=threads, prefetch=prefetch, memory=memory).shuffle(seed=5, rows=200)
         assert rows_of(ds) == expected
 
 
@@ -321,9 +312,7 @@ def test_shard_for_rank_reads_the_environment(folder, monkeypatch):
 
 
 def test_joined_columns_arrive_by_key_and_nulls_where_there_is_none(folder):
-    ages = pa.table(
-        {"user": range(0, ROWS, 2), "age": range(0, ROWS, 2), "seen": [[i, -i] for i in range(0, ROWS, 2)]}
-    )
+    ages = pa.table({"user": range(0, ROWS, 2), "age": range(0, ROWS, 2), "seen": [[i, -i] for i in range(0, ROWS, 2)]})
     ds = opened(folder).select(["user"]).join(ages, on="user", prefix="u_")
     assert [feature.name for feature in ds.schema] == ["user", "click", "u_age", "u_seen"]
     for row in rows_of(ds.shuffle(seed=1, rows=100)):
@@ -343,9 +332,7 @@ def test_a_join_looks_up_the_default_of_an_absent_key(tmp_path):
     pq.write_table(pa.table({"item": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"item": [3], "user": [8]}), tmp_path / "b.parquet")
     ds = hr.data.parquet(tmp_path, batch_size=5)
-    ds = ds.with_schema(ds.schema.edit("user", default=7)).join(
-        pa.table({"user": [7, 8], "age": [70, 80]}), on="user"
-    )
+    ds = ds.with_schema(ds.schema.edit("user", default=7)).join(pa.table({"user": [7, 8], "age": [70, 80]}), on="user")
     assert [row["age"] for row in rows_of(ds)] == [[70], [70], [80]]
 
 
@@ -499,9 +486,7 @@ def test_closing_an_iterator_leaves_the_state_where_it_was(folder):
     assert read(other) == list(range(240, ROWS))
 
 
-worlds = st.tuples(
-    st.integers(1, 5), st.integers(1, 40), st.integers(0, 4), st.sampled_from(["rows", "batch"])
-)
+worlds = st.tuples(st.integers(1, 5), st.integers(1, 40), st.integers(0, 4), st.sampled_from(["rows", "batch"]))
 
 
 @given(st.lists(worlds, min_size=1, max_size=4), st.booleans(), st.integers(1, 90))

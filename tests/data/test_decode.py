@@ -88,9 +88,7 @@ def stored(kind, values, tmp_path, where):
     if where == "memory":
         return hr.data.table(table, batch_size=2)
     if where == "slice":
-        return hr.data.table(
-            pa.concat_tables([table, table]).combine_chunks().slice(len(values)), batch_size=2
-        )
+        return hr.data.table(pa.concat_tables([table, table]).combine_chunks().slice(len(values)), batch_size=2)
     if where == "ipc":
         with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as file:
             file.write_table(table)
@@ -113,9 +111,7 @@ def test_whole_numbers_and_text_of_every_type_become_ids(kind, values, wrap, whe
 
 @pytest.mark.parametrize("where", ["memory", "slice", "ipc", "parquet"])
 @pytest.mark.parametrize("wrap", ["plain", "fixed_size_list"])
-@pytest.mark.parametrize(
-    ("kind", "values"), NUMBERS, ids=lambda x: str(x) if isinstance(x, pa.DataType) else ""
-)
+@pytest.mark.parametrize(("kind", "values"), NUMBERS, ids=lambda x: str(x) if isinstance(x, pa.DataType) else "")
 def test_numbers_of_every_type_become_dense(kind, values, wrap, where, tmp_path):
     outer, nest = WRAPS[wrap]
     ds = stored(outer(kind), nest(values), tmp_path, where)
@@ -127,9 +123,7 @@ def test_numbers_of_every_type_become_dense(kind, values, wrap, where, tmp_path)
 
 @pytest.mark.parametrize("where", ["memory", "slice", "ipc", "parquet"])
 @pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize(
-    ("kind", "values"), TIMES, ids=lambda x: str(x) if isinstance(x, pa.DataType) else ""
-)
+@pytest.mark.parametrize(("kind", "values"), TIMES, ids=lambda x: str(x) if isinstance(x, pa.DataType) else "")
 def test_times_of_every_type_travel_as_integers(kind, values, wrap, where, tmp_path):
     outer, nest = WRAPS[wrap]
     ds = stored(outer(kind), nest(values), tmp_path, where)
@@ -216,9 +210,7 @@ def test_files_may_encode_one_column_differently(tmp_path):
 
 
 def test_batches_keep_their_memory_when_later_ones_are_made():
-    ds = hr.data.table(
-        {"user": list(range(1000)), "tags": [[i, i] for i in range(1000)]}, batch_size=10, threads=2
-    )
+    ds = hr.data.table({"user": list(range(1000)), "tags": [[i, i] for i in range(1000)]}, batch_size=10, threads=2)
     kept = list(ds)
     copies = [batch.clone() for batch in ds]
     assert equal_batches(kept, copies)

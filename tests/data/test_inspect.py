@@ -113,9 +113,7 @@ def test_nulls_inside_lists_are_shares_of_the_elements(tmp_path):
 def test_every_type_can_be_shown_and_turned_into_json(tmp_path, array):
     column = column_of(tmp_path, array)
     assert column.nulls == pytest.approx(array.null_count / len(array))
-    assert json.loads(json.dumps(inspect(tmp_path / "a.parquet").to_json(), allow_nan=False))["rows"] == len(
-        array
-    )
+    assert json.loads(json.dumps(inspect(tmp_path / "a.parquet").to_json(), allow_nan=False))["rows"] == len(array)
 
 
 def test_struct_fields_have_dotted_names_and_their_own_bytes(tmp_path):
@@ -127,9 +125,7 @@ def test_struct_fields_have_dotted_names_and_their_own_bytes(tmp_path):
 
 
 def test_files_without_rows_or_without_columns_are_described(tmp_path):
-    empty = report_of(
-        tmp_path, pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.int8()))})
-    )
+    empty = report_of(tmp_path, pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.list_(pa.int8()))}))
     assert (empty.rows, len(empty.columns)) == (0, 2)
     assert empty.columns[1].lengths is None
     assert report_of(tmp_path, pa.table({})).columns == []

@@ -38,9 +38,7 @@ def test_a_key_is_found_where_it_stands_or_not_at_all(data):
     kinds = st.sampled_from([k for k in KEYS if ("string" in str(k)) == text])
     table_kind, data_kind = data.draw(kinds), data.draw(kinds)
     keys = data.draw(st.lists(KEYS[table_kind], unique=True, max_size=8))
-    known = [
-        k for k in keys if isinstance(k, str) or (-128 <= k <= 127 and (k >= 0 or data_kind != pa.uint64()))
-    ]
+    known = [k for k in keys if isinstance(k, str) or (-128 <= k <= 127 and (k >= 0 or data_kind != pa.uint64()))]
     values = data.draw(st.lists(st.none() | KEYS[data_kind] | st.sampled_from([*known, None]), max_size=12))
     array = pa.array(values, data_kind)
     if data.draw(st.booleans()):
@@ -55,9 +53,7 @@ def test_strings_whose_hashes_collide_are_told_apart(monkeypatch):
 
     def poor_hash(array, seed=0):
         hashes = real(array, seed).to_numpy(zero_copy_only=False)
-        return pa.array(
-            hashes.astype(np.int64) & (3 if seed == 0 else 0xFF), mask=array.is_null().to_numpy(False)
-        )
+        return pa.array(hashes.astype(np.int64) & (3 if seed == 0 else 0xFF), mask=array.is_null().to_numpy(False))
 
     monkeypatch.setattr(join_module, "hash_array", poor_hash)
     keys = ["a", "b", "c", "d", "e", "f"]
@@ -140,9 +136,7 @@ def test_a_join_shows_its_size_and_columns():
     )
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"), [([5, 6, 5], "key 5 occurs 2 times"), (["a", "a"], "key 'a' occurs 2")]
-)
+@pytest.mark.parametrize(("keys", "message"), [([5, 6, 5], "key 5 occurs 2 times"), (["a", "a"], "key 'a' occurs 2")])
 def test_duplicate_keys_in_the_table_are_refused(keys, message):
     with pytest.raises(ValueError, match=f"key column 'id' of the joined table: {message}.*rows 0"):
         Join(pa.table({"id": keys}), on="id")

@@ -53,9 +53,7 @@ def test_a_null_mask_stands_for_a_slice_alone():
     assert mask.tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 3)], ids=str
-)
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 3)], ids=str)
 def test_other_values_keep_the_kind_of_list(kind):
     changed = with_values(kind, pa.string())
     assert changed.value_type == pa.string()

@@ -33,9 +33,7 @@ def no_thread_stays():
 def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("loader")
     numbers = range(20_000)
-    table = pa.table(
-        {"user": numbers, "tags": [[i] * (i % 7) for i in numbers], "price": [float(i) for i in numbers]}
-    )
+    table = pa.table({"user": numbers, "tags": [[i] * (i % 7) for i in numbers], "price": [float(i) for i in numbers]})
     for part in range(4):
         pq.write_table(table.slice(part * 5000, 5000), made / f"{part}.parquet", row_group_size=1111)
     return made
@@ -228,9 +226,7 @@ def test_decoding_ahead_stays_under_the_ceiling_while_the_consumer_is_slow(large
         most = max(most, pa.total_allocated_bytes() - before)
         rows += len(batch)
     assert rows == LARGE_ROWS
-    assert most < memory + (2 + 1) * CHUNK_BYTES, (
-        f"{most / 2**20:.0f} MiB"
-    )  # each thread may be inside a chunk
+    assert most < memory + (2 + 1) * CHUNK_BYTES, f"{most / 2**20:.0f} MiB"  # each thread may be inside a chunk
 
 
 def test_memory_does_not_grow_with_epochs(large):

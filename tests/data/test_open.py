@@ -50,9 +50,7 @@ def test_every_way_in_gives_the_same_batches(tmp_path):
     expected = list(made.pop("parquet"))
     assert [len(batch) for batch in expected] == [8] * 6 + [2]
     assert {name for name, ds in made.items() if not equal_batches(list(ds), expected)} == set()
-    assert {
-        name for name, ds in made.items() if [f.kind for f in ds.schema] != ["id", "dense", "id", "label"]
-    } == set()
+    assert {name for name, ds in made.items() if [f.kind for f in ds.schema] != ["id", "dense", "id", "label"]} == set()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,8 @@ def test_every_way_in_gives_the_same_batches(tmp_path):
         ({"threads": 0}, ValueError, "threads=0: at least 1"),
         ({"prefetch": 0}, ValueError, "prefetch=0: at least 1"),
         ({"memory": 0}, ValueError, "memory=0: at least 1"),
-        ({"on_bad_file": "ignore"}, ValueError, "on_bad_file='ignore'; the choices are"),
+        ({"on_bad_file": "skip"}, TypeError, "no option named on_bad_file here; there are label, weight"),
+        ({"colour": 1}, TypeError, "no option named colour here; there are label, weight"),
         ({"bach": 3}, TypeError, "bach"),
         ({"where": "user > 3"}, TypeError, "where must be"),
     ],
@@ -80,9 +79,7 @@ def test_wrong_arguments_are_refused_when_the_dataset_is_made(given, error, mess
 
 def test_a_schema_speaks_for_itself():
     schema = hr.data.table(TABLE, **OPTIONS).schema
-    assert rows_of(hr.data.table(TABLE, batch_size=8, schema=schema)) == rows_of(
-        hr.data.table(TABLE, **OPTIONS)
-    )
+    assert rows_of(hr.data.table(TABLE, batch_size=8, schema=schema)) == rows_of(hr.data.table(TABLE, **OPTIONS))
     with pytest.raises(ValueError, match="leave label= and weight= out"):
         hr.data.table(TABLE, schema=schema, **OPTIONS)
 
@@ -116,3 +113,21 @@ def test_pandas_columns_with_holes_follow_the_null_policies():
     assert batch.ids["user"].to_list() == [[1], [hr.data.NULL_ID]]
     assert batch.ids["word"].to_list()[1] == [hr.data.NULL_ID]
     assert batch.dense.tolist() == [[1.0], [0.0]]
+
+
+def test_options_of_files_are_checked_too(tmp_path):
+    pq.write_table(pa.table({"user": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="on_bad_file='ignore'; the choices are"):
+        hr.data.parquet(tmp_path, batch_size=1, on_bad_file="ignore")
+    with pytest.raises(TypeError, match=r"no option named colour here; there are .*retries"):
+        hr.data.parquet(tmp_path, batch_size=1, colour=1)
+    with pytest.raises(ValueError, match="retries are 0 or more"):
+        hr.data.parquet(tmp_path, batch_size=1, retries=-1)
+
+
+def test_columns_that_cannot_be_read_are_named(caplog):
+    table = pa.table({"user": [1], "why": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))})
+    ds = hr.data.table(table, batch_size=1)
+    assert "maps are not read" in ds.left_out["why"]
+    assert "left_out(why)" in repr(ds)
+    assert "why" in caplog.text

@@ -160,9 +160,7 @@ def test_only_absent_columns_still_give_all_rows(tmp_path: Path):
 def test_files_that_disagree_on_a_type_are_refused_also_when_bad_files_are_skipped(tmp_path: Path):
     write(tmp_path / "a.parquet", {"x": [1]})
     write(tmp_path / "b.parquet", {"x": ["1"]})
-    with pytest.raises(
-        ValueError, match=r"b\.parquet: column 'x' is string, but .*a\.parquet has it as int64"
-    ):
+    with pytest.raises(ValueError, match=r"b\.parquet: column 'x' is string, but .*a\.parquet has it as int64"):
         ParquetSource(tmp_path, on_bad_file="skip")
 
 
@@ -312,9 +310,7 @@ def test_a_file_that_changes_after_indexing_names_file_and_row_group(clicks: str
 
 
 def test_corrupt_pages_name_file_and_row_group_and_are_not_retried(clicks: str):
-    source = ParquetSource(
-        clicks, retry=Retry(sleep=lambda _: pytest.fail("a corrupt local file was retried"))
-    )
+    source = ParquetSource(clicks, retry=Retry(sleep=lambda _: pytest.fail("a corrupt local file was retried")))
     with open(clicks, "r+b") as handle:
         column = pq.read_metadata(clicks).row_group(1).column(0)
         handle.seek(column.dictionary_page_offset)
@@ -437,13 +433,9 @@ def test_several_threads_read_groups_at_once(clicks: str):
     source = ParquetSource(clicks)
     want = [[chunk.to_pydict() for chunk in source.open(g, ["id", "tags"], 50)] for g in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        jobs = [
-            pool.submit(lambda g=g: [c.to_pydict() for c in source.open(g, ["id", "tags"], 50)])
-            for g in range(4)
-        ]
+        jobs = [pool.submit(lambda g=g: [c.to_pydict() for c in source.open(g, ["id", "tags"], 50)]) for g in range(4)]
         jobs += [
-            pool.submit(lambda g=g: [c.to_pydict() for c in source.open(g, ["id", "tags"], 50, True)])
-            for g in range(4)
+            pool.submit(lambda g=g: [c.to_pydict() for c in source.open(g, ["id", "tags"], 50, True)]) for g in range(4)
         ]
         assert [job.result() for job in jobs] == want + want
 

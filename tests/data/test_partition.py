@@ -57,9 +57,7 @@ def test_take_equals_slicing_the_list_of_rows(spans: list[Span], start: int, sto
 
 @settings(deadline=None)
 @given(span_lists(), st.integers(1, 300))
-def test_shares_of_every_world_cover_the_data_in_order_and_differ_by_one_row(
-    spans: list[Span], world: int
-) -> None:
+def test_shares_of_every_world_cover_the_data_in_order_and_differ_by_one_row(spans: list[Span], world: int) -> None:
     parts = [share(spans, rank, world) for rank in range(world)]
     assert parts == list(shares(spans, world))
     assert [row for part in parts for row in flat(part)] == flat(spans)
@@ -137,9 +135,7 @@ def test_the_slices_of_a_batch_follow_one_another(length: int, world: int) -> No
 
 @settings(deadline=None)
 @given(st.integers(0, 300), st.integers(1, 12), st.integers(1, 40), st.booleans())
-def test_steps_agree_with_counting_the_batches_of_every_rank(
-    rows: int, world: int, size: int, drop: bool
-) -> None:
+def test_steps_agree_with_counting_the_batches_of_every_rank(rows: int, world: int, size: int, drop: bool) -> None:
     spans = [Span(0, 0, rows)]
     counts = [batch_count(count(part), size, drop) for part in shares(spans, world)]
     assert steps(rows, world, size, drop_last=drop) == max(counts)
@@ -149,9 +145,7 @@ def test_steps_agree_with_counting_the_batches_of_every_rank(
     assert steps(rows, world, size, by="batch", drop_last=drop) == len(kept)
 
 
-@pytest.mark.parametrize(
-    ("rank", "world", "message"), [(2, 2, "0 to 1"), (-1, 2, "rank=-1"), (0, 0, "world=0")]
-)
+@pytest.mark.parametrize(("rank", "world", "message"), [(2, 2, "0 to 1"), (-1, 2, "rank=-1"), (0, 0, "world=0")])
 def test_a_rank_outside_its_world_is_refused(rank: int, world: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         share([Span(0, 0, 5)], rank, world)

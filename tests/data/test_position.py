@@ -53,9 +53,7 @@ def rest_of(spans: list[Span], shuffle: Shuffle | None, position: Position, rank
     return [flat(list(w.spans))[place] for w, done in skip(plan, path.skip) for place in w.order()[done:]]
 
 
-def batches(
-    spans: list[Span], shuffle: Shuffle | None, position: Position, rank: int, number: int
-) -> list[list[Row]]:
+def batches(spans: list[Span], shuffle: Shuffle | None, position: Position, rank: int, number: int) -> list[list[Row]]:
     """The next batches of one rank, as a loader reads them."""
     era, rest = position.eras[-1], rest_of(spans, shuffle, position, rank)
     cuts = [rest[step * era.batch_size : (step + 1) * era.batch_size] for step in range(number)]
@@ -97,9 +95,7 @@ def test_the_same_world_goes_on_with_the_very_next_batch(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    span_lists(), SHUFFLES, st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=4)
-)
+@given(span_lists(), SHUFFLES, st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1, max_size=4))
 def test_by_batch_any_worlds_in_a_row_see_the_global_batches_of_one_rank(
     spans: list[Span], shuffle: Shuffle | None, worlds: list[tuple[int, int]]
 ) -> None:
@@ -227,9 +223,7 @@ def test_the_json_of_format_1_never_changes() -> None:
         ("state", TypeError, "mapping as made by to_json"),
     ],
 )
-def test_a_position_that_was_not_written_by_us_is_refused(
-    state: Any, error: type[Exception], message: str
-) -> None:
+def test_a_position_that_was_not_written_by_us_is_refused(state: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         Position.from_json(state)
 

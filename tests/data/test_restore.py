@@ -40,9 +40,7 @@ def test_restored_rows_are_the_rows_that_were_deduplicated(data):
         }
     )
     rows = data.draw(st.lists(row, min_size=1, max_size=20))
-    blocks = deduplicated(
-        rows, {"user_at": ["age", "history"], "item_at": ["item"]}, data.draw(st.integers(1, 8))
-    )
+    blocks = deduplicated(rows, {"user_at": ["age", "history"], "item_at": ["item"]}, data.draw(st.integers(1, 8)))
     kinds = {"age": pa.int8(), "history": pa.list_(pa.int64()), "item": pa.string(), "click": pa.int32()}
     kinds |= {"user_at": pa.uint16(), "item_at": pa.int64()}
     batch = pa.record_batch({n: pa.array(v, data.draw(LISTS)(kinds[n])) for n, v in blocks.items()})
@@ -102,9 +100,7 @@ def test_reading_some_columns_needs_their_index_columns_only():
 @pytest.mark.parametrize("index", [2, -1])
 def test_an_index_outside_the_unique_rows_is_named_with_its_block(index):
     batch = pa.record_batch({"user_at": [[0], [], [0, index]], "age": [[1], [], [1, 2]]})
-    with pytest.raises(
-        ValueError, match=rf"block 2, column 'age': index {index} of 'user_at' is outside its 2 unique"
-    ):
+    with pytest.raises(ValueError, match=rf"block 2, column 'age': index {index} of 'user_at' is outside its 2 unique"):
         USER(batch)
 
 
@@ -134,9 +130,7 @@ def test_blocks_that_disagree_are_refused(columns, message):
 def test_index_columns_that_disagree_are_refused():
     restore = Restore([("a_at", ["a"]), ("b_at", ["b"])])
     batch = pa.record_batch({"a_at": [[0, 0]], "a": [[1]], "b_at": [[0]], "b": [[1]]})
-    with pytest.raises(
-        ValueError, match="block 0, column 'b_at' has 1 items where index column 'a_at' has 2"
-    ):
+    with pytest.raises(ValueError, match="block 0, column 'b_at' has 1 items where index column 'a_at' has 2"):
         restore(batch)
 
 

@@ -48,11 +48,7 @@ def test_where_gives_the_rows_that_match_in_batches_of_exact_size(ds):
 
 def test_where_as_an_option_and_as_a_step_are_one(folder, ds):
     where = [("user", ">=", 990)]
-    assert (
-        read(hr.data.parquet(folder, batch_size=37, where=where))
-        == read(ds.where(where))
-        == list(range(990, 1000))
-    )
+    assert read(hr.data.parquet(folder, batch_size=37, where=where)) == read(ds.where(where)) == list(range(990, 1000))
 
 
 def test_filters_add_up(ds):

@@ -140,9 +140,7 @@ def test_edits_of_what_is_not_there_are_refused():
 
 
 def test_select_keeps_the_order_asked_for_and_what_the_chosen_stand_on():
-    arrow = pa.schema(
-        {"a": LIST, "w": pa.list_(pa.float32()), "b": pa.int64(), "c": pa.int64(), "y": pa.int8()}
-    )
+    arrow = pa.schema({"a": LIST, "w": pa.list_(pa.float32()), "b": pa.int64(), "c": pa.int64(), "y": pa.int8()})
     schema = Schema.infer(arrow, label="y").edit("a", weights="w").cross("b", "c")
     chosen = schema.select(["b_x_c", "a"])
     assert [(f.name, f.kind) for f in chosen if f.kind != "skip"] == [

@@ -21,9 +21,7 @@ from hybridrec.data.shuffle import (
     windows,
 )
 
-SHUFFLES = st.none() | st.builds(
-    Shuffle, st.integers(0, 2**64 - 1), st.none() | st.integers(1, 60), st.integers(1, 5)
-)
+SHUFFLES = st.none() | st.builds(Shuffle, st.integers(0, 2**64 - 1), st.none() | st.integers(1, 60), st.integers(1, 5))
 
 
 def borders_every(chunk: int, rows: int = 64) -> Callable[[int], np.ndarray]:
@@ -135,9 +133,7 @@ def test_windows_are_planned_lazily() -> None:
 
 @settings(deadline=None)
 @given(span_lists(), SHUFFLES, st.integers(0, 300))
-def test_skip_hands_out_what_follows_the_rows_read(
-    spans: list[Span], shuffle: Shuffle | None, read: int
-) -> None:
+def test_skip_hands_out_what_follows_the_rows_read(spans: list[Span], shuffle: Shuffle | None, read: int) -> None:
     planned = list(windows(spans, borders_every(8), shuffle, 0, 0, 0))
     rest = [row for window, done in skip(planned, read) for row in rows_read(window)[done:]]
     assert rest == [row for window in planned for row in rows_read(window)][read:]

@@ -8,9 +8,7 @@ import pytest
 
 from hybridrec.data.where import as_expression, evaluate, filter_columns
 
-BATCH = pa.record_batch(
-    {"day": [1, 2, None, 4], "city": ["a", None, "b", "b"], "x (y)": [0.5, 1.5, 2.5, 3.5]}
-)
+BATCH = pa.record_batch({"day": [1, 2, None, 4], "city": ["a", None, "b", "b"], "x (y)": [0.5, 1.5, 2.5, 3.5]})
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,7 @@ from tests.data.oracle import flat, users
 
 def write(path, start, rows=400):
     numbers = range(start, start + rows)
-    table = pa.table(
-        {"user": numbers, "tags": [[i] * 5 for i in numbers], "word": [f"word {i}" for i in numbers]}
-    )
+    table = pa.table({"user": numbers, "tags": [[i] * 5 for i in numbers], "word": [f"word {i}" for i in numbers]})
     pq.write_table(table, path, row_group_size=100, compression="zstd")
 
 
@@ -151,9 +149,7 @@ def test_a_file_that_vanishes_while_being_read_is_named_or_counted(folder):
 def test_a_file_that_changes_while_being_read_is_named(folder):
     ds = opened(folder)
     write(folder / "1.parquet", 5000, rows=300)
-    with pytest.raises(
-        ValueError, match=r"1\.parquet, row group 0: it had \d+ bytes when indexed, now it has"
-    ):
+    with pytest.raises(ValueError, match=r"1\.parquet, row group 0: it had \d+ bytes when indexed, now it has"):
         list(ds)
 
 

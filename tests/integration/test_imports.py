@@ -11,16 +11,12 @@ import pytest
 
 def measured(code: str) -> dict:
     """What a fresh process prints as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    "module", ["hybridrec", "hybridrec.data", "hybridrec.data.synthetic", "hybridrec.cli"]
-)
+@pytest.mark.parametrize("module", ["hybridrec", "hybridrec.data", "hybridrec.data.synthetic", "hybridrec.cli"])
 def test_importing_is_quick_and_leaves_torch_out(module):
     found = measured(
         "import json, os, sys, threading, time, numpy\n"

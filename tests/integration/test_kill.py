@@ -44,9 +44,7 @@ def folder(tmp_path):
     made = tmp_path / "data"
     made.mkdir()
     for i in range(3):
-        pq.write_table(
-            pa.table({"user": range(i * 1000, i * 1000 + 1000)}), made / f"{i}.parquet", row_group_size=130
-        )
+        pq.write_table(pa.table({"user": range(i * 1000, i * 1000 + 1000)}), made / f"{i}.parquet", row_group_size=130)
     return made
 
 
@@ -60,9 +58,7 @@ def test_a_killed_run_goes_on_with_the_very_next_batch(folder, tmp_path):
         command = [sys.executable, "-c", RUN, str(folder), str(log), str(state), *effort]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         begun = log.stat().st_size if log.exists() else 0
-        while process.poll() is None and (
-            not log.exists() or log.stat().st_size < begun + 2000 + 700 * attempt
-        ):
+        while process.poll() is None and (not log.exists() or log.stat().st_size < begun + 2000 + 700 * attempt):
             time.sleep(0.001)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
@@ -132,8 +128,6 @@ def test_a_process_ends_quickly_and_quietly_whatever_iterators_it_leaves(folder,
     opening = f"ds = hr.data.parquet({str(folder)!r}, batch_size=7, threads=3)"
     code = f"import hybridrec as hr\n{opening}\n{ends[left]}\n"
     begun = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert time.monotonic() - begun < 30

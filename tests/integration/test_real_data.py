@@ -31,27 +31,19 @@ def kuairand(shared_data):
 
 
 def test_no_real_file_is_forgotten(shared_data):
-    assert sorted(str(path.relative_to(shared_data)) for path in shared_data.rglob("*.parquet")) == sorted(
-        FILES
-    )
+    assert sorted(str(path.relative_to(shared_data)) for path in shared_data.rglob("*.parquet")) == sorted(FILES)
 
 
 def column(batches, name):
     """One feature of all batches: ids as values and lengths, numbers as they are."""
     ids = [batch.ids[name] for batch in batches]
-    return torch.cat([part.values for part in ids]).numpy(), torch.cat(
-        [part.lengths() for part in ids]
-    ).numpy()
+    return torch.cat([part.values for part in ids]).numpy(), torch.cat([part.lengths() for part in ids]).numpy()
 
 
 def hashed(array: pa.Array) -> np.ndarray:
     unique = array.unique().to_pylist()
-    digests = {
-        word: np.uint64(xxhash.xxh64_intdigest(word.encode(), seed=0)) for word in unique if word is not None
-    }
-    return np.array(
-        [NULL_ID if w is None else digests[w].astype(np.int64) for w in array.to_pylist()], np.int64
-    )
+    digests = {word: np.uint64(xxhash.xxh64_intdigest(word.encode(), seed=0)) for word in unique if word is not None}
+    return np.array([NULL_ID if w is None else digests[w].astype(np.int64) for w in array.to_pylist()], np.int64)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -80,9 +72,7 @@ def test_every_column_of_every_file_is_what_pyarrow_reads(shared_data, name):
             assert np.array_equal(values, expected), feature.name
         elif feature.kind == "id":
             values, lengths = column(batches, feature.name)
-            assert np.array_equal(lengths, pc.fill_null(pc.list_value_length(stored), 0).to_numpy()), (
-                feature.name
-            )
+            assert np.array_equal(lengths, pc.fill_null(pc.list_value_length(stored), 0).to_numpy()), feature.name
             items = stored.flatten()
             assert np.array_equal(
                 values, hashed(items) if pa.types.is_string(items.type) else items.cast(pa.int64()).to_numpy()
@@ -122,9 +112,7 @@ def test_features_and_histories_join_the_log(kuairand):
     histories = pq.read_table(kuairand / "user_history_sequences.parquet")
     (history,) = [f.name for f in histories.schema if pa.types.is_list(f.type)][:1]
     whole = hr.data.parquet(log, label="is_click", batch_size=20_000)
-    ds = whole.join(features, on="user_id", prefix="user_").join(
-        histories.select(["user_id", history]), on="user_id"
-    )
+    ds = whole.join(features, on="user_id", prefix="user_").join(histories.select(["user_id", history]), on="user_id")
     ds = ds.select(["user_id", "video_id", history])
     rows = pq.read_table(log, columns=["user_id", "video_id", "is_click"])
     at = {user: i for i, user in enumerate(histories["user_id"].to_pylist())}
@@ -136,9 +124,7 @@ def test_features_and_histories_join_the_log(kuairand):
     assert lengths.tolist() == expected
     first = [item for user in users[:2000] if user in at for item in lists[at[user]] or []]
     assert values[: len(first)].tolist() == first
-    assert torch.cat([batch.label for batch in batches]).tolist() == [
-        float(x) for x in rows["is_click"].to_pylist()
-    ]
+    assert torch.cat([batch.label for batch in batches]).tolist() == [float(x) for x in rows["is_click"].to_pylist()]
 
 
 def test_the_log_splits_by_time(kuairand):
@@ -153,11 +139,7 @@ def test_the_log_splits_by_time(kuairand):
 
 def test_shuffled_shards_of_the_log_hold_every_row_once(kuairand):
     path = kuairand / "log_20220425_20220430.parquet"
-    ds = (
-        hr.data.parquet(path, batch_size=4096)
-        .select(["user_id", "video_id", "time_ms"])
-        .shuffle(seed=7, rows=30_000)
-    )
+    ds = hr.data.parquet(path, batch_size=4096).select(["user_id", "video_id", "time_ms"]).shuffle(seed=7, rows=30_000)
     keys = []
     for rank in range(3):
         batches = list(ds.shard(rank, 3))

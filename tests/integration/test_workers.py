@@ -17,9 +17,7 @@ from tests.data.oracle import flat, users
 ROWS = 300
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # few cores
-    pytest.mark.filterwarnings(
-        "ignore:This process .* is multi-threaded:DeprecationWarning"
-    ),  # Python 3.12 on forks
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # Python 3.12 on forks
 ]
 
 

@@ -49,9 +49,7 @@ def test_it_streams_every_row_and_says_what_it_saw(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["clicks.parquet"]
 
     inspect = next(line for line in done.stdout.splitlines() if " inspect " in line)
-    shown = subprocess.run(
-        shlex.split(inspect), cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
+    shown = subprocess.run(shlex.split(inspect), cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert "20,000 rows, 42 columns" in shown.stdout
 
 
@@ -91,9 +89,7 @@ def test_an_interrupted_generation_leaves_nothing(tmp_path, number):
 
 
 def test_an_interrupted_stream_ends_at_once_and_keeps_the_data(tmp_path):
-    process = start(
-        tmp_path, "--rows", 50_000, "--epochs", 10_000, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = start(tmp_path, "--rows", 50_000, "--epochs", 10_000, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     while "epoch 2 of" not in process.stdout.readline():
         assert process.poll() is None

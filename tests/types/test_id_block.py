@@ -79,9 +79,7 @@ def test_neighbours_are_selected_without_a_copy_and_others_with_one():
     assert (len(b.select([])), b.select([]).batch_size) == (0, 3)
 
 
-@pytest.mark.parametrize(
-    "ask", [lambda b: b["nope"], lambda b: b.select(["nope"]), lambda b: b.lengths("nope")]
-)
+@pytest.mark.parametrize("ask", [lambda b: b["nope"], lambda b: b.select(["nope"]), lambda b: b.lengths("nope")])
 def test_an_unknown_feature_is_named_beside_the_known_ones(ask):
     with pytest.raises(KeyError, match="no feature 'nope' in this block; it has user, tags, pair, words"):
         ask(block())

@@ -29,9 +29,7 @@ def test_gradients_pass_through_padding_once_per_value():
     assert values.grad.tolist() == [1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("length", "message"), [(2, "1 entries but the nest is 2 deep"), ((-1, 2), "negative")]
-)
+@pytest.mark.parametrize(("length", "message"), [(2, "1 entries but the nest is 2 deep"), ((-1, 2), "negative")])
 def test_lengths_that_do_not_fit_the_nest_are_refused(length, message):
     with pytest.raises(ValueError, match=message):
         Ragged.from_lists([[[1]]]).to_padded(length)
@@ -63,9 +61,7 @@ def test_nested_tensors_share_memory_both_ways():
 
 def test_a_jagged_tensor_with_holes_is_packed():
     padded = torch.arange(12).view(3, 4)
-    nested = torch.nested.narrow(
-        padded, 1, torch.tensor([1, 0, 2]), torch.tensor([2, 0, 2]), layout=torch.jagged
-    )
+    nested = torch.nested.narrow(padded, 1, torch.tensor([1, 0, 2]), torch.tensor([2, 0, 2]), layout=torch.jagged)
     assert Ragged.from_nested(nested).to_list() == [[1, 2], [], [10, 11]]
 
 

@@ -161,9 +161,7 @@ def test_keyed_jagged_parts_come_back_as_they_were(features):
 
 @given(FEATURES, st.data())
 def test_a_selection_has_the_chosen_features_in_the_chosen_order(features, data):
-    names = data.draw(
-        st.permutations(sorted(features)).flatmap(lambda p: st.integers(0, len(p)).map(lambda n: p[:n]))
-    )
+    names = data.draw(st.permutations(sorted(features)).flatmap(lambda p: st.integers(0, len(p)).map(lambda n: p[:n])))
     chosen = IdBlock.from_lists(features).select(names).check()
     assert list(chosen) == names
     assert chosen.batch_size == IdBlock.from_lists(features).batch_size

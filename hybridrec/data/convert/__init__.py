@@ -87,9 +87,7 @@ def convert(
     options = options or Options()
     if options.row_group_rows < 1:
         raise ValueError(f"row_group_rows={options.row_group_rows} must be at least 1")
-    files = find_files(
-        inputs, suffixes=tuple(s + c for s in (*_SUFFIXES, ".txt") for c in ("", *_CODECS)), hive=False
-    )
+    files = find_files(inputs, suffixes=tuple(s + c for s in (*_SUFFIXES, ".txt") for c in ("", *_CODECS)), hive=False)
     kind = format or _format_of([file.path for file in files])
     if kind not in FORMATS:
         raise ValueError(f"format {kind!r} is not one of {', '.join(FORMATS)}")
@@ -125,11 +123,7 @@ def _format_of(paths: list[str]) -> str:
             suffix = os.path.splitext(stem)[1]
         kinds.setdefault(_SUFFIXES.get(suffix), path)
     if None in kinds or len(kinds) > 1:
-        what = (
-            f"{kinds[None]} does not tell its format by its name"
-            if None in kinds
-            else "the files differ in format"
-        )
+        what = f"{kinds[None]} does not tell its format by its name" if None in kinds else "the files differ in format"
         raise ValueError(f"{what}; pass --format (format=) with one of {', '.join(FORMATS)}")
     return cast(str, kinds.popitem()[0])
 

@@ -58,9 +58,7 @@ class DelimitedReader:
         self.list_separator = list_separator
         self.schema: pa.Schema | None = None
 
-    def read(
-        self, name: str, reopen: Reopen, stream: BinaryIO, problems: Problems
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, name: str, reopen: Reopen, stream: BinaryIO, problems: Problems) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file; blank lines are no rows, an empty field is null."""
         names, header_lines = self._header(name, reopen)
         self._fix_names(name, names)
@@ -74,9 +72,7 @@ class DelimitedReader:
     def finish(self) -> pa.Schema:
         """The schema, also when no row decided it."""
         if self.schema is None:
-            self._fix_types(
-                pa.record_batch([pa.array([], pa.binary())] * len(self._names), names=list(self._names))
-            )
+            self._fix_types(pa.record_batch([pa.array([], pa.binary())] * len(self._names), names=list(self._names)))
         assert self.schema is not None
         return self.schema
 
@@ -93,9 +89,7 @@ class DelimitedReader:
             except csv.Error as error:
                 raise ValueError(f"{name}, line 1: no header can be read: {error}") from None
         if names is None:
-            raise ValueError(
-                f"{name} is empty; its first line must name the columns, or pass --columns a,b,c"
-            )
+            raise ValueError(f"{name} is empty; its first line must name the columns, or pass --columns a,b,c")
         if any("\ufffd" in column or "\0" in column for column in names):
             raise ValueError(f"{name}, line 1: the header is not UTF-8 text; name a UTF-8 file")
         return names, rows.line_num
@@ -109,9 +103,7 @@ class DelimitedReader:
             self._names = tuple(names)
             unknown = [n for n in self.types if n not in names]
             if unknown:
-                raise ValueError(
-                    f"types names {unknown[0]!r}, which is no column; there are {', '.join(names)}"
-                )
+                raise ValueError(f"types names {unknown[0]!r}, which is no column; there are {', '.join(names)}")
         elif self._names != tuple(names):
             raise ValueError(
                 f"{name} has the columns {', '.join(names)}, the files before it {', '.join(self._names)}; "
@@ -152,9 +144,7 @@ class DelimitedReader:
 class _Fields:
     """One file as batches of string columns, with the row numbers that reports need."""
 
-    def __init__(
-        self, name: str, reopen: Reopen, layout: Layout, header_lines: int, problems: Problems
-    ) -> None:
+    def __init__(self, name: str, reopen: Reopen, layout: Layout, header_lines: int, problems: Problems) -> None:
         self.name, self.reopen, self.layout, self.header_lines = name, reopen, layout, header_lines
         self.problems = problems
         self.delivered = 0  # well-formed rows so far

@@ -24,9 +24,7 @@ class LibsvmReader:
     def __init__(self) -> None:
         self.schema: pa.Schema | None = None
 
-    def read(
-        self, name: str, reopen: object, stream: BinaryIO, problems: Problems
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, name: str, reopen: object, stream: BinaryIO, problems: Problems) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one file; blank lines and comments are no rows."""
         before = 0
         for block in _whole_lines(stream):

@@ -30,9 +30,7 @@ class Problems:
     def add(self, name: str, line: Callable[[], int], reason: str) -> None:
         """Raise, or count; `line` is a function because finding the number may take a pass over the file."""
         if self.policy == "error":
-            raise ValueError(
-                f"{name}, line {line()}: {reason}; correct it, or pass --on-error skip (on_error='skip')"
-            )
+            raise ValueError(f"{name}, line {line()}: {reason}; correct it, or pass --on-error skip (on_error='skip')")
         self.count += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{name}, line {line()}: {reason}")

@@ -55,9 +55,7 @@ class Parser:
             if len(fields) == 1:
                 return [first]
             half = len(fields) // 2
-            return self.bad_rows(fields.slice(0, half), first) + self.bad_rows(
-                fields.slice(half), first + half
-            )
+            return self.bad_rows(fields.slice(0, half), first) + self.bad_rows(fields.slice(half), first + half)
         return []
 
 

@@ -162,9 +162,7 @@ class Planted:
             raise ValueError(f"seed={seed!r} must be a whole number from 0 to 2**63 - 1")
         self.spec, self.seed = spec, seed
         self.laws = [PowerLaw.of_column(seed, c, n) for c, n in enumerate(spec.vocabularies)]
-        self.slopes = _normal(_mix(np.arange(2 * spec.dense, dtype=np.uint64), _key(seed, 0, 9))).reshape(
-            -1, 2
-        )
+        self.slopes = _normal(_mix(np.arange(2 * spec.dense, dtype=np.uint64), _key(seed, 0, 9))).reshape(-1, 2)
         self.standard: dict[str, tuple[np.float32, np.float32]] = {}
         self.scale, self.bias = 0.0, 0.0
         self._calibrate()

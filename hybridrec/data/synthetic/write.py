@@ -181,9 +181,7 @@ def _record_batch(block: Block, columns: pa.Schema) -> pa.RecordBatch:
     arrays += [pa.array(values) for values in block.dense]
     for values, offsets in block.histories:
         arrays.append(
-            pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)).cast(
-                columns.field("history_1").type
-            )
+            pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)).cast(columns.field("history_1").type)
         )
     if len(arrays) < len(columns):
         arrays.append(pa.array(block.probability))

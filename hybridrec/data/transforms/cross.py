@@ -60,9 +60,7 @@ class Cross:
     def __call__(self, left: pa.Array, right: pa.Array) -> pa.Array:
         kind = self.output(left.type, right.type)
         if len(left) != len(right):
-            raise ValueError(
-                f"{self!r}: the columns have {len(left)} and {len(right)} rows; they must have as many"
-            )
+            raise ValueError(f"{self!r}: the columns have {len(left)} and {len(right)} rows; they must have as many")
         if not is_list(kind):
             return self._ids(_words(left, self.seed), _words(right, self.seed))
         (a, a_offsets, a_valid), (b, b_offsets, b_valid) = map(_as_lists, (left, right))

@@ -61,9 +61,7 @@ class Vocabulary(Lookup):
         if self.oov not in ("error", "null"):
             store(self, oov=integer(self, "oov"))
             if 1 <= self.oov <= len(self.values):
-                raise ValueError(
-                    f"vocabulary: oov {self.oov} is the id of {self.values[self.oov - 1]!r}; use 0"
-                )
+                raise ValueError(f"vocabulary: oov {self.oov} is the id of {self.values[self.oov - 1]!r}; use 0")
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.values)} values: {self._shown()}; oov={self.oov!r})"
@@ -113,9 +111,7 @@ def _known(transform: Op, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], pa.
     want = str if isinstance(values[0], str) else int | np.integer
     odd = [v for v in values if isinstance(v, bool) or not isinstance(v, want)]
     if odd:
-        raise TypeError(
-            f"{transform.op}: {odd[0]!r} does not fit; values are all strings or all whole numbers"
-        )
+        raise TypeError(f"{transform.op}: {odd[0]!r} does not fit; values are all strings or all whole numbers")
     if want is str:
         return values, pa.array(values, pa.large_string())
     values = tuple(map(int, values))
@@ -128,7 +124,5 @@ def _id_array(transform: Op, values: tuple[int, ...]) -> pa.Array:
     kind, low, high = (pa.int64(), -(2**63), 2**63 - 1) if signed else (pa.uint64(), 0, 2**64 - 1)
     odd = next((v for v in values if not low <= v <= high), None)
     if odd is not None:
-        raise ValueError(
-            f"{transform.op}: {odd} does not fit with the others in {kind}; use values of one 64-bit type"
-        )
+        raise ValueError(f"{transform.op}: {odd} does not fit with the others in {kind}; use values of one 64-bit type")
     return pa.array(values, kind)

@@ -118,9 +118,7 @@ class Clip(ValueTransform):
     op: ClassVar[str] = "clip"
 
     def __post_init__(self) -> None:
-        low, high = (
-            v if v is None else finite(self, k, v) for k, v in (("low", self.low), ("high", self.high))
-        )
+        low, high = (v if v is None else finite(self, k, v) for k, v in (("low", self.low), ("high", self.high)))
         store(self, low=low, high=high)
         if low is None and high is None:
             raise ValueError("clip: neither low nor high is given; state at least one limit")

@@ -14,8 +14,7 @@ from hybridrec.data.transforms.numbers import Bucketize, Clip, Log1p, Standardiz
 from hybridrec.data.transforms.truncate import Truncate
 
 OPS: dict[str, type[Transform] | type[Cross]] = {
-    cls.op: cls
-    for cls in (Hash, Modulo, Bucketize, Log1p, Standardize, Clip, Truncate, Vocabulary, IsIn, Cross)
+    cls.op: cls for cls in (Hash, Modulo, Bucketize, Log1p, Standardize, Clip, Truncate, Vocabulary, IsIn, Cross)
 }
 
 
@@ -34,9 +33,7 @@ def from_json(value: Mapping[str, Any]) -> Transform | Cross:
     valid = [f.name for f in fields(cls) if f.init]  # pyright: ignore[reportArgumentType]  (every op is a dataclass)
     unknown = sorted(map(str, set(given) - set(valid)))
     if unknown:
-        raise ValueError(
-            f"{value['op']} has no {', '.join(unknown)}; its keys are {', '.join(valid) or 'none'}"
-        )
+        raise ValueError(f"{value['op']} has no {', '.join(unknown)}; its keys are {', '.join(valid) or 'none'}")
     try:
         return cls(**given)
     except TypeError as error:

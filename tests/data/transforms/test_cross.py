@@ -45,8 +45,7 @@ def test_cross_hashes_every_pair_of_a_row(data):
     assert result.type == cross.output(left.type, right.type)
     a_list, b_list = pa.types.is_nested(left.type), pa.types.is_nested(right.type)
     expected = [
-        pairs_oracle(a, b, a_list, b_list, buckets)
-        for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)
+        pairs_oracle(a, b, a_list, b_list, buckets) for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)
     ]
     assert result.to_pylist() == expected
 
@@ -54,12 +53,7 @@ def test_cross_hashes_every_pair_of_a_row(data):
 def test_cross_depends_on_the_order_of_its_columns_and_on_the_seed():
     a, b = pa.array([1]), pa.array([2])
     assert (
-        len(
-            {
-                c.to_pylist()[0]
-                for c in (Cross("l", "r")(a, b), Cross("l", "r")(b, a), Cross("l", "r", seed=1)(a, b))
-            }
-        )
+        len({c.to_pylist()[0] for c in (Cross("l", "r")(a, b), Cross("l", "r")(b, a), Cross("l", "r", seed=1)(a, b))})
         == 3
     )
 

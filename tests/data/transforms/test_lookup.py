@@ -63,9 +63,7 @@ def test_is_in_meets_integers_of_any_width_by_value(name, data):
     check(IsIn(words), array, lambda v: float(v in words))
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.large_string(), pa.binary(), pa.string_view(), pa.binary_view()], ids=str
-)
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.binary(), pa.string_view(), pa.binary_view()], ids=str)
 def test_is_in_takes_text_of_every_layout(kind):
     result = IsIn([">50K"])(pa.array([">50K", ">50K.", "", None]).cast(kind))
     assert result.type == pa.float32()

@@ -105,15 +105,11 @@ def test_limits_that_a_type_cannot_hold_are_refused():
 
 
 def test_values_hidden_under_nulls_are_not_looked_at():
-    flat = pa.Array.from_buffers(
-        pa.float64(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([-9.0, 0.0]))]
-    )
+    flat = pa.Array.from_buffers(pa.float64(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([-9.0, 0.0]))])
     assert Log1p()(flat).to_pylist() == [None, 0.0]
     items = pa.array([-9.0, -9.0, 0.0, 0.0])
     mask = pa.array([True, False])
-    assert Log1p()(
-        pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), items, mask=mask)
-    ).to_pylist() == [
+    assert Log1p()(pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), items, mask=mask)).to_pylist() == [
         None,
         [0.0, 0.0],
     ]
