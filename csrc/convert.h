@@ -47,10 +47,12 @@ inline void stream_copy(void* out, const void* in, size_t bytes) {
   const size_t head = std::min(bytes, (16 - reinterpret_cast<uintptr_t>(to) % 16) % 16);
   std::memcpy(to, from, head);
   size_t at = head;
-  for (; at + 64 <= bytes; at += 64)
+  for (; at + 64 <= bytes; at += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(from + at + 1024), _MM_HINT_NTA);  // across page borders too
     for (size_t lane = 0; lane < 64; lane += 16)
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + at + lane),
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at + lane)));
+  }
   _mm_sfence();
   std::memcpy(to + at, from + at, bytes - at);
 }

@@ -9,12 +9,11 @@
 
 namespace hybridrec {
 
-// Dense columns and fixed-size lists into row-major matrices, a block of rows at a time: the block's part of the
-// matrix stays in the cache while every column is spread over it.
+// One dense column or fixed-size list, spread over the rows of a block of kRows rows of its matrix.
 class DenseWriter {
  public:
-  DenseWriter(const DenseField& field, const Chunks& chunks, float* matrix, int64_t stride)
-      : field_(field), chunks_(chunks), out_(matrix + field.at), stride_(stride) {
+  DenseWriter(const DenseField& field, const Chunks& chunks, int64_t stride)
+      : field_(field), chunks_(chunks), stride_(stride) {
     plain_ = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
       const Column& column = chunk->column(field.column);
       return column.shape == Shape::Scalar && column.validity == nullptr;
@@ -25,18 +24,20 @@ class DenseWriter {
     if (plain_ && floats) bases_ = bases<float>(chunks, field.column);
   }
 
-  // Rows [start, stop) of one chunk to rows `at` and on of the matrix; at most kRows of them.
-  bool run(int64_t chunk, int64_t start, int64_t stop, int64_t at, Fault& fault) const {
-    float* out = out_ + at * stride_;
+  int matrix() const { return field_.matrix; }
+
+  // Rows [start, stop) of one chunk, at most kRows of them, to the rows of `block`.
+  bool run(int64_t chunk, int64_t start, int64_t stop, float* block, Fault& fault) const {
+    float* out = block + field_.at;
     if (!plain_) {
       for (int64_t row = start; row < stop; ++row, out += stride_)
         if (!one(static_cast<int>(chunk), row, out, fault)) return false;
       return true;
     }
-    float block[kRows];
-    const float* in = block;
+    float converted[kRows];
+    const float* in = converted;
     if (bases_.empty()) {
-      convert(chunks_[chunk]->column(field_.column).values, start, stop - start, block);
+      convert(chunks_[chunk]->column(field_.column).values, start, stop - start, converted);
     } else {
       in = bases_[chunk] + start;
     }
@@ -44,12 +45,13 @@ class DenseWriter {
     return true;
   }
 
-  // Rows [from, to) of a gathered batch.
-  bool gather(const Rows& rows, int64_t from, int64_t to, Fault& fault) const {
-    for (int64_t j = from; j < to; ++j) {
+  // Rows [from, to) of a gathered batch, likewise.
+  bool gather(const Rows& rows, int64_t from, int64_t to, float* block, Fault& fault) const {
+    float* out = block + field_.at;
+    for (int64_t j = from; j < to; ++j, out += stride_) {
       if (!bases_.empty()) {
-        out_[j * stride_] = bases_[rows.chunk_of[j]][rows.row_of[j]];
-      } else if (!one(rows.chunk_of[j], rows.row_of[j], out_ + j * stride_, fault)) {
+        *out = bases_[rows.chunk_of[j]][rows.row_of[j]];
+      } else if (!one(rows.chunk_of[j], rows.row_of[j], out, fault)) {
         return false;
       }
     }
@@ -84,27 +86,39 @@ class DenseWriter {
 
   const DenseField& field_;
   const Chunks& chunks_;
-  float* out_;
   int64_t stride_;
   bool plain_;
   std::vector<const float*> bases_;  // where every chunk holds plain floats
 };
 
-inline bool write_dense(const std::vector<DenseWriter>& writers, const Rows& rows, Fault& fault) {
+// All dense fields of a batch into its matrices. A block of rows is filled column by column in the cache, then streamed
+// to the matrix in one piece.
+inline bool write_dense(const std::vector<DenseWriter>& writers, const Rows& rows, float* const matrices[3],
+                        const int64_t widths[3], Fault& fault) {
   constexpr int64_t kRows = DenseWriter::kRows;
+  std::vector<float> blocks[3];
+  for (int m = 0; m < 3; ++m) blocks[m].resize(kRows * widths[m]);
+  int64_t at = 0;
+  const auto flush = [&](int64_t n) {
+    for (int m = 0; m < 3; ++m)
+      if (widths[m] > 0) stream_copy(matrices[m] + at * widths[m], blocks[m].data(), n * widths[m] * sizeof(float));
+    at += n;
+  };
   if (rows.row_of != nullptr) {
-    for (int64_t from = 0; from < rows.count; from += kRows)
+    for (int64_t from = 0; from < rows.count; from += kRows) {
+      const int64_t to = std::min(rows.count, from + kRows);
       for (const DenseWriter& writer : writers)
-        if (!writer.gather(rows, from, std::min(rows.count, from + kRows), fault)) return false;
+        if (!writer.gather(rows, from, to, blocks[writer.matrix()].data(), fault)) return false;
+      flush(to - from);
+    }
     return true;
   }
-  int64_t at = 0;
   for (const Run& run : rows.runs)
     for (int64_t start = run.start; start < run.stop; start += kRows) {
       const int64_t stop = std::min(run.stop, start + kRows);
       for (const DenseWriter& writer : writers)
-        if (!writer.run(run.chunk, start, stop, at, fault)) return false;
-      at += stop - start;
+        if (!writer.run(run.chunk, start, stop, blocks[writer.matrix()].data(), fault)) return false;
+      flush(stop - start);
     }
   return true;
 }

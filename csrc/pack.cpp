@@ -56,9 +56,18 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena&
   uint8_t* base = block->data;
 
   if (!offsets.empty()) std::memcpy(base + at.offsets, offsets.data(), offsets.size() * sizeof(int64_t));
+  // The columns decoded last are still in the cache: copy them first. Gathered lists may spill into the next feature's
+  // place (copy_lists), so these go forwards.
+  std::vector<DenseWriter> dense;
+  dense.reserve(dense_.size());
+  float* matrices[3];
+  for (int m = 0; m < 3; ++m) matrices[m] = reinterpret_cast<float*>(base + at.matrix[m]);
+  for (const DenseField& field : dense_) dense.emplace_back(field, chunks, width_[field.matrix]);
+  if (!write_dense(dense, rows, matrices, width_, fault)) return fault;
   auto* values = reinterpret_cast<int64_t*>(base + at.values);
   auto* weights = reinterpret_cast<float*>(base + at.weights);
-  for (size_t f = 0; f < ids_.size(); ++f) {
+  for (size_t i = 0; i < ids_.size(); ++i) {
+    const size_t f = rows.row_of == nullptr ? ids_.size() - 1 - i : i;
     if (!writers[f].write(values + out.starts[f], fault)) return fault;
     if (ids_[f].weights >= 0) {
       if (!writers[f].write_weights(weights + out.starts[f], fault)) return fault;
@@ -66,11 +75,6 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena&
       std::fill(weights + out.starts[f], weights + out.starts[f + 1], 1.0f);
     }
   }
-  std::vector<DenseWriter> dense;
-  dense.reserve(dense_.size());
-  for (const DenseField& field : dense_)
-    dense.emplace_back(field, chunks, reinterpret_cast<float*>(base + at.matrix[field.matrix]), width_[field.matrix]);
-  if (!write_dense(dense, rows, fault)) return fault;
   out.block = std::move(block);
   return std::nullopt;
 }

@@ -66,6 +66,7 @@ class Decoder:
         self._extra_defaults = {feature.name: _extra_default(feature) for feature in self._extra}
         packed = [*self._ids, *self._dense, *(schema[name] for name in sorted(weighing))]
         self._packed = {feature.name: _converter(feature, schema) for feature in packed}
+        self._untouched = bool(packed) and not any(feature.transforms or feature.cross for feature in packed)
         self._arena = _native.Arena.create()
         self._packer = _native.Packer(self._id_fields(), self._dense_fields())
         self._dense_names = tuple(_column_names(schema.of("dense")))
@@ -89,13 +90,21 @@ class Decoder:
             batch = batch.append_column(name, column) if place < 0 else batch.set_column(place, name, column)
         for step in self.steps[len(restores) :]:
             batch = step(batch)
-        columns = [convert(batch) for convert in self._packed.values()]
-        names = list(self._packed)
-        flat = pa.RecordBatch.from_arrays(columns, names) if names else batch.select([])
+        flat = self._flat(batch)
         extra = {feature.name: _extra_array(feature, batch.column(feature.name)) for feature in self._extra}
         size = flat.nbytes + sum(column.nbytes for column in extra.values())
         native = _native.Chunk.create(*flat.__arrow_c_array__(), cache, SEED)
         return Chunk(native, extra, batch.num_rows, size)
+
+    def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that the packer reads, in its order; untouched where nothing has to be done to them."""
+        names = list(self._packed)
+        if self._untouched:
+            chosen = batch.select(names)
+            if all(_is_plain(kind) or _is_plain_list(kind) for kind in chosen.schema.types):
+                return chosen
+        columns = [convert(batch) for convert in self._packed.values()]
+        return pa.RecordBatch.from_arrays(columns, names) if names else batch.select([])
 
     def pack(self, chunks: Sequence[Chunk], rows: Rows, where: Callable[[int, int], str]) -> Batch:
         """One batch of rows from these chunks; `where(chunk, row)` names a row's place, for errors."""
@@ -257,6 +266,14 @@ def _converter(feature: Feature, schema: Schema) -> Callable[[pa.RecordBatch], p
         return readable(column, target)
 
     return convert
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_boolean(kind)
+
+
+def _is_plain_list(kind: pa.DataType) -> bool:
+    return is_list(kind) and _is_plain(kind.value_type)
 
 
 def readable(column: pa.Array, target: str) -> pa.Array:

@@ -20,7 +20,7 @@ from hybridrec.data.source import (
     check_columns,
     exact_chunks,
     fingerprint,
-    keep_dictionary,
+    is_leaf,
     leaf,
     record_batch,
     same_type,
@@ -208,17 +208,22 @@ class FileSource(ABC):
 
     def _finisher(self, file: int, columns: list[str], present: set[str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """File batch -> chunk: leaves in order, absent columns as nulls, folder values as constants."""
-        paths, dictionaries = self._contents[file].layout.paths, {}
+        paths = self._contents[file].layout.paths
 
         def column(name: str, batch: pa.RecordBatch) -> pa.Array:
             if name in present:
-                return keep_dictionary(leaf(batch, paths[name]), dictionaries, name)
+                return leaf(batch, paths[name])
             constant = self._constants.get(name, {}).get(file)
             if constant is not None:
                 return pa.repeat(constant, batch.num_rows)
             return pa.nulls(batch.num_rows, self.schema.field(name).type)
 
-        return lambda batch: record_batch([column(name, batch) for name in columns], columns, batch.num_rows)
+        def finish(batch: pa.RecordBatch) -> pa.RecordBatch:
+            if columns and all(name in present and is_leaf(batch.schema, paths[name]) for name in columns):
+                return batch.select(columns)
+            return record_batch([column(name, batch) for name in columns], columns, batch.num_rows)
+
+        return finish
 
 
 def _typed_constants(files: list[File]) -> dict[str, dict[int, pa.Scalar]]:

@@ -19,7 +19,6 @@ from hybridrec.data.source import (
     check_columns,
     exact_chunks,
     fingerprint,
-    keep_dictionary,
     layout,
     leaf,
     record_batch,
@@ -241,7 +240,7 @@ class TableSource:
         return set(range(len(self.groups)))
 
     def _chunks(self, number: int, columns: list[str], chunk_rows: int) -> Iterator[pa.RecordBatch]:
-        group, paths, dictionaries = self.groups[number], self._layout.paths, {}
+        group, paths = self.groups[number], self._layout.paths
         if not columns:
             rows = range(0, group.rows, chunk_rows)
             yield from (record_batch([], [], min(chunk_rows, group.rows - start)) for start in rows)
@@ -249,7 +248,7 @@ class TableSource:
         tops = list(dict.fromkeys(paths[name][0] for name in columns))
         part = self._table.select(tops).slice(self._starts[number], group.rows)
         for batch in exact_chunks(part.to_batches(max_chunksize=chunk_rows), chunk_rows):
-            arrays = [keep_dictionary(leaf(batch, paths[name]), dictionaries, name) for name in columns]
+            arrays = [leaf(batch, paths[name]) for name in columns]
             yield record_batch(arrays, columns, batch.num_rows)
 
 

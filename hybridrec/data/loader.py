@@ -60,7 +60,7 @@ class Effort:
 class Plan:
     """What the loader must know beside the windows: how to open a group, its chunk borders, its last row needed."""
 
-    open: Callable[[int], Iterator[Any]]
+    open: Callable[[int, bool], Iterator[Any]]  # a group; whether to put all threads on its columns
     borders: Borders
     last_row: Callable[[int], int]
     absent: Callable[[int], frozenset[str]]
@@ -126,8 +126,9 @@ class Loader:
             threading.Thread(target=self._work, name=f"hybridrec-loader-{i}", daemon=True)
             for i in range(effort.threads)
         ]
-        for thread in self._threads:
-            thread.start()
+        with self._turn:  # nobody begins, and holds the interpreter, before all have started
+            for thread in self._threads:
+                thread.start()
 
     # -- the consumer's side ------------------------------------------------------------------------------------------
 
@@ -237,6 +238,7 @@ class Loader:
                 self._turn.notify_all()
                 return
             self._add_window(*step)
+            self._turn.notify_all()  # others may have gone to sleep for want of work
 
     def _next_window(self, walk: Iterator[tuple[Window, int]]) -> tuple[Window, int] | None:
         """The plan's next window. A stream may keep us waiting: finished batches must still get out meanwhile."""
@@ -361,7 +363,7 @@ class Loader:
         group = piece.span.group
         stream = self._streams[group]
         if stream.next_chunk < 0 or stream.next_chunk > piece.chunk_number:
-            stream.chunks = self._plan.open(group)
+            stream.chunks = self._plan.open(group, self._last_groups())
             stream.next_chunk, stream.cache = 0, self._decoder.cache()
         while True:
             batch = next(stream.chunks, None)
@@ -374,6 +376,10 @@ class Loader:
                 return self._decoder.chunk(batch, stream.cache, self._plan.absent(group))
             if self._closed:
                 raise InterruptedError("the loader was closed")
+
+    def _last_groups(self) -> bool:
+        """Whether there are too few groups left to keep all threads busy with one each."""
+        return self._effort.threads > 1 and self._walk is None and len(self._streams) <= self._effort.threads + 1
 
     # -- packing ------------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Reading:
     chunk_rows: int
     row_bytes: float
     borders: Borders
-    open: Callable[[int], Iterator[pa.RecordBatch]]
+    open: Callable[[int, bool], Iterator[pa.RecordBatch]]
     absent: Callable[[int], frozenset[str]]
     group_rows: int  # of the largest group
     lane_bytes: int  # what an open group takes: a page and a read buffer of each column
@@ -263,7 +263,7 @@ class RowSet:
             rows,
             row_bytes,
             borders,
-            lambda group: self.source.open(group, columns, rows, by_columns),
+            lambda group, spread: self.source.open(group, columns, rows, by_columns or spread),
             lambda group: absent[self.source.groups[group].file],
             largest,
             min(max((group.bytes for group in self.source.groups), default=0), len(columns) * PAGE_BYTES),

@@ -149,6 +149,14 @@ def leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
     return array.cast(plain_type(array.type)) if "_view" in str(array.type) else array
 
 
+def is_leaf(schema: pa.Schema, path: tuple[str, ...]) -> bool:
+    """Whether the column is its own leaf: not inside a struct, and in no layout that must be undone."""
+    kind = schema.field(path[0]).type
+    if len(path) > 1 or isinstance(kind, pa.BaseExtensionType):
+        return False
+    return pa.types.is_primitive(kind) or not any(word in str(kind) for word in ("_view", "run_end", "extension"))
+
+
 def _list_of_view(array: pa.Array) -> pa.Array:
     """A list view as a list; Arrow's own cast leaves out the last offset."""
     ends = np.cumsum(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False))  # pyright: ignore[reportAttributeAccessIssue] (made at import)
@@ -230,33 +238,6 @@ def _concat(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
         return parts[0]
     arrays = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(parts[0].num_columns)]
     return record_batch(arrays, parts[0].schema.names, sum(part.num_rows for part in parts))
-
-
-def keep_dictionary(array: pa.Array, known: dict[str, pa.Array], name: str) -> pa.Array:
-    """Reuse the dictionary of the chunk before when it is equal, so that per-dictionary work is done once.
-
-    pyarrow copies a row group's dictionary into each batch; comparing bytes is cheaper than hashing strings.
-    """
-    kind = array.type
-    if isinstance(array, pa.DictionaryArray):
-        dictionary, before = array.dictionary, known.get(name)
-        if before is not None and _same_bytes(before, dictionary):
-            return pa.DictionaryArray.from_arrays(array.indices, before, ordered=kind.ordered, safe=False)
-        known[name] = dictionary
-    elif kind.num_fields and "dictionary<" in str(kind):  # lists; structs are flattened before
-        child = keep_dictionary(array.values, known, name)
-        own = array.buffers()[: 1 if pa.types.is_fixed_size_list(kind) else 2]
-        return pa.Array.from_buffers(kind, len(array), own, offset=array.offset, children=[child])
-    return array
-
-
-def _same_bytes(first: pa.Array, second: pa.Array) -> bool:
-    if len(first) != len(second) or first.offset or second.offset or first.type != second.type:
-        return False
-    return all(
-        a is b if a is None or b is None else a.equals(b)
-        for a, b in zip(first.buffers(), second.buffers(), strict=True)
-    )
 
 
 def check_columns(columns: Sequence[str], schema: pa.Schema, left_out: dict[str, str]) -> None:

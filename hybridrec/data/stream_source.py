@@ -124,7 +124,7 @@ class StreamRows:
             chunk_rows=rows,
             row_bytes=float(fixed),
             borders=lambda group: np.array([0, rows]),
-            open=lambda group: iter([held.pop(group)]),
+            open=lambda group, spread: iter([held.pop(group)]),
             absent=lambda group: missing,
             group_rows=rows,
             lane_bytes=0,

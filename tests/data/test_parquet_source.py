@@ -77,15 +77,6 @@ def test_no_columns_still_give_chunks_of_the_right_size(clicks: str):
     assert [chunk.num_rows for chunk in ParquetSource(clicks).open(0, [], 128)] == [128, 128, 44]
 
 
-def test_strings_share_one_dictionary_over_the_chunks_of_a_group(clicks: str):
-    source = ParquetSource(clicks)
-    chunks = list(source.open(0, ["city", "tags", "user.geo.zip"], 64))
-    for column in range(3):
-        arrays = [chunk.column(column) for chunk in chunks]
-        arrays = [array if pa.types.is_dictionary(array.type) else array.values for array in arrays]
-        assert len({array.dictionary.buffers()[2].address for array in arrays}) == 1
-
-
 def test_a_column_whose_writer_gave_up_on_the_dictionary_is_read_plain(tmp_path: Path):
     words = [f"a-rather-long-identifier-number-{i:032d}" for i in range(60_000)]
     path = write(tmp_path / "a.parquet", {"high": words, "low": ["x", "y"] * 30_000}, row_group_size=60_000)

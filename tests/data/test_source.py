@@ -14,7 +14,6 @@ from hybridrec.data.source import (
     check_columns,
     exact_chunks,
     fingerprint,
-    keep_dictionary,
     layout,
     leaf,
     plain_type,
@@ -65,43 +64,6 @@ def test_list_columns_with_differing_dictionaries_are_joined_by_value():
     second = pa.ListArray.from_arrays([0, 1], encoded([0], ["c"]))
     (chunk,) = exact_chunks([pa.record_batch({"l": first}), pa.record_batch({"l": second})], 2)
     assert chunk.to_pydict() == {"l": [["a", "b"], ["c"]]}
-
-
-@pytest.mark.parametrize("wrap", ["plain", "list", "large_list", "fixed", "nested"])
-def test_an_equal_dictionary_is_the_same_object_in_the_next_chunk(wrap: str):
-    def build(values: list) -> pa.Array:
-        array = encoded(values, ["x", "y", "z"])
-        offsets = [0, 1, None, 3]
-        if wrap == "list":
-            return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array).slice(1)
-        if wrap == "large_list":
-            return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), array)
-        if wrap == "fixed":
-            return pa.FixedSizeListArray.from_arrays(array, 1).slice(1, 2)
-        if wrap == "nested":
-            return pa.ListArray.from_arrays([0, 2, 3], pa.ListArray.from_arrays([0, 1, 1, 3], array))
-        return array.slice(1)
-
-    def address(array: pa.Array) -> int:
-        while not isinstance(array, pa.DictionaryArray):
-            array = array.values
-        return array.dictionary.buffers()[2].address
-
-    known: dict[str, pa.Array] = {}
-    first, second = build([0, None, 2]), build([2, 1, None])
-    kept = [keep_dictionary(first, known, "c"), keep_dictionary(second, known, "c")]
-    assert address(first) != address(second)
-    assert address(kept[0]) == address(kept[1])
-    for before, after in zip([first, second], kept, strict=True):
-        after.validate(full=True)
-        assert after.type == before.type
-        assert after.to_pylist() == before.to_pylist()
-
-
-def test_a_different_dictionary_of_equal_length_is_not_swapped():
-    known: dict[str, pa.Array] = {}
-    keep_dictionary(encoded([0, 1], ["x", "y"]), known, "c")
-    assert keep_dictionary(encoded([0, 1], ["x", "q"]), known, "c").to_pylist() == ["x", "q"]
 
 
 @pytest.mark.parametrize(
