@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
-import mmap
-import multiprocessing.context
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +11,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from torch.utils.data import IterableDataset, get_worker_info
 
+from hybridrec.data.cursor import Cursor, Progress
 from hybridrec.data.decode import Decoder
 from hybridrec.data.iteration import BatchIterator
 from hybridrec.data.join import Join
@@ -31,8 +29,6 @@ from hybridrec.types import Batch
 By = Literal["rows", "batch"]
 Uneven = Literal["empty", "stop"]
 VERSION = 1
-WORKERS = 1024
-log = logging.getLogger("hybridrec.data")
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Dataset(IterableDataset[Batch]):
         self._batch_size, self._drop_last = batch_size, drop_last
         self._shuffle: Mixing | None = None
         self._shard = Shard()
-        self._cursor = _Cursor()
+        self._cursor = Cursor()
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -170,7 +166,7 @@ class Dataset(IterableDataset[Batch]):
         made = object.__new__(Dataset)
         made.__dict__.update(self.__dict__)
         made.__dict__.update(changes)
-        made._cursor = _Cursor()
+        made._cursor = Cursor()
         return made
 
     # -- what it is ------------------------------------------------------------------------------------------
@@ -231,7 +227,7 @@ class Dataset(IterableDataset[Batch]):
         position = self._cursor.next or Position(0, (self._era(),))
         worker = get_worker_info()
         if worker is None:
-            progress = _Progress(self._cursor, position)
+            progress = Progress(self._cursor, position)
             made = self._run(position, self._cursor, progress)
             self._cursor.begin(Position(position.epoch + 1, (self._era(),)))
             self._cursor.newest = progress
@@ -252,9 +248,9 @@ class Dataset(IterableDataset[Batch]):
         share = Shard(self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers)
         part = self._with(_shard=share, _effort=dataclasses.replace(self._effort, threads=1))
         here = Position(epoch, (part._era(),))
-        return part._run(here, part._cursor, _Progress(part._cursor, here), keep_step=False)
+        return part._run(here, part._cursor, Progress(part._cursor, here), keep_step=False)
 
-    def _run(self, position: Position, cursor: _Cursor, progress: _Progress, keep_step: bool = True) -> BatchIterator:
+    def _run(self, position: Position, cursor: Cursor, progress: Progress, keep_step: bool = True) -> BatchIterator:
         shard, rows = self._shard, self._rows
         decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps)
         reading = rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
@@ -336,65 +332,3 @@ def _check_batch_size(rows: int) -> None:
         raise TypeError(f"batch_size={rows!r}: an integer is needed, not {type(rows).__name__}")
     if rows < 1:
         raise ValueError(f"batch_size={rows}: a batch has at least one row")
-
-
-class _Cursor:
-    """What changes while a dataset is iterated: its place, and what was lost."""
-
-    def __init__(self) -> None:
-        self.next: Position | None = None  # where the next iter() begins
-        self.newest: _Progress | None = None  # of the newest iterator, while it runs
-        self.chunk_rows: int | None = None
-        self.shuffle: Shuffle | None = None
-        self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
-        self.lost: dict[str, int] = {}
-        # epochs begun by each DataLoader worker, seen by forked processes
-        self._shared = mmap.mmap(-1, 4 * WORKERS)
-        self._spawned = 0  # how often this was sent to a new process
-        self._number = 0  # of that, for the copy that was sent
-
-    def begin(self, position: Position) -> None:
-        self.next, self.newest = position, None
-        self._shared[:] = bytes(len(self._shared))
-        self._spawned = 0
-
-    def epochs_of_worker(self, worker: int, workers: int) -> int:
-        """How many epochs this worker has begun before; counts one more.
-
-        Forked and persistent workers find their count here; spawned ones come one for each worker and epoch.
-        """
-        at = slice(4 * (worker % WORKERS), 4 * (worker % WORKERS) + 4)
-        begun = int.from_bytes(self._shared[at], "little")
-        self._shared[at] = (begun + 1).to_bytes(4, "little")
-        return begun + self._number // workers
-
-    def ran_in_workers(self) -> bool:
-        return self._spawned > 0 or any(self._shared[:])
-
-    def __getstate__(self) -> dict[str, Any]:
-        sent = multiprocessing.context.get_spawning_popen() is not None
-        state = dict(self.__dict__, _shared=None, decoder=None, newest=None, _spawned=0)
-        state["_number"] = self._spawned if sent else 0
-        self._spawned += sent
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._shared = mmap.mmap(-1, 4 * WORKERS)
-
-
-class _Progress:
-    """How far one iterator has come; only the newest one of a dataset tells where the dataset stands."""
-
-    def __init__(self, cursor: _Cursor, position: Position) -> None:
-        self.cursor, self.position = cursor, position
-
-    def step(self) -> None:
-        self.position = self.position.advance()
-
-    def end(self, lost: dict[str, int]) -> None:
-        self.cursor.lost.update(lost)
-        if self.cursor.newest is self:
-            self.cursor.newest = None  # the dataset stands at the next epoch's start
-        if lost:
-            log.warning("left out %d rows of %d bad files: %s", sum(lost.values()), len(lost), lost)

@@ -1,0 +1,77 @@
+"""What changes while a dataset is iterated: its place, which epoch comes next, and what was lost."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import multiprocessing.context
+from typing import Any
+
+from hybridrec.data.decode import Decoder
+from hybridrec.data.position import Position
+from hybridrec.data.shuffle import Shuffle
+
+WORKERS = 1024  # of a DataLoader, at most
+log = logging.getLogger("hybridrec.data")
+
+
+class Cursor:
+    """What changes while a dataset is iterated: its place, and what was lost."""
+
+    def __init__(self) -> None:
+        self.next: Position | None = None  # where the next iter() begins
+        self.newest: Progress | None = None  # of the newest iterator, while it runs
+        self.chunk_rows: int | None = None
+        self.shuffle: Shuffle | None = None
+        self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
+        self.lost: dict[str, int] = {}
+        # epochs begun by each DataLoader worker, seen by forked processes
+        self._shared = mmap.mmap(-1, 4 * WORKERS)
+        self._spawned = 0  # how often this was sent to a new process
+        self._number = 0  # of that, for the copy that was sent
+
+    def begin(self, position: Position) -> None:
+        self.next, self.newest = position, None
+        self._shared[:] = bytes(len(self._shared))
+        self._spawned = 0
+
+    def epochs_of_worker(self, worker: int, workers: int) -> int:
+        """How many epochs this worker has begun before; counts one more.
+
+        Forked and persistent workers find their count here; spawned ones come one for each worker and epoch.
+        """
+        at = slice(4 * (worker % WORKERS), 4 * (worker % WORKERS) + 4)
+        begun = int.from_bytes(self._shared[at], "little")
+        self._shared[at] = (begun + 1).to_bytes(4, "little")
+        return begun + self._number // workers
+
+    def ran_in_workers(self) -> bool:
+        return self._spawned > 0 or any(self._shared[:])
+
+    def __getstate__(self) -> dict[str, Any]:
+        sent = multiprocessing.context.get_spawning_popen() is not None
+        state = dict(self.__dict__, _shared=None, decoder=None, newest=None, _spawned=0)
+        state["_number"] = self._spawned if sent else 0
+        self._spawned += sent
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shared = mmap.mmap(-1, 4 * WORKERS)
+
+
+class Progress:
+    """How far one iterator has come; only the newest one of a dataset tells where the dataset stands."""
+
+    def __init__(self, cursor: Cursor, position: Position) -> None:
+        self.cursor, self.position = cursor, position
+
+    def step(self) -> None:
+        self.position = self.position.advance()
+
+    def end(self, lost: dict[str, int]) -> None:
+        self.cursor.lost.update(lost)
+        if self.cursor.newest is self:
+            self.cursor.newest = None  # the dataset stands at the next epoch's start
+        if lost:
+            log.warning("left out %d rows of %d bad files: %s", sum(lost.values()), len(lost), lost)
