@@ -11,7 +11,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard csrc/*)
 MODULES := $(shell find hybridrec -name '*.py' | LC_ALL=C sort | cksum | cut -d' ' -f1)
 EDITABLE := $(PIP) --no-build-isolation --editable
 
-.PHONY: quickstart test test-slow lint format bench clean
+.PHONY: quickstart test test-slow test-native test-gpu lint format bench clean
 
 quickstart: $(VENV)/installed-$(MODULES)
 	$(BIN)/python -m recipes.quickstart
@@ -21,6 +21,15 @@ test: $(VENV)/developed-$(MODULES)
 
 test-slow: $(VENV)/developed-$(MODULES)
 	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu"
+	$(MAKE) test-native
+
+# The C++ core under the address and undefined-behaviour sanitizers.
+test-native: $(VENV)/developed-$(MODULES)
+	$(BIN)/python tests/sanitized.py
+
+# What needs a CUDA device.
+test-gpu: $(VENV)/developed-$(MODULES)
+	$(BIN)/python -m pytest -m gpu
 
 lint: $(VENV)/developed-$(MODULES)
 	$(BIN)/ruff check .

@@ -3,10 +3,25 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 
 namespace hybridrec {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+
+// Blocks of the exact size from malloc, so that the checker sees a write beyond the end.
+size_t capacity_for(size_t bytes) { return std::max<size_t>(bytes, 1); }
+
+uint8_t* map(size_t capacity) {
+  if (void* data = std::malloc(capacity)) return static_cast<uint8_t*>(data);
+  throw std::bad_alloc();
+}
+
+void unmap(uint8_t* data, size_t) { std::free(data); }
+
+#else
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
@@ -26,10 +41,14 @@ uint8_t* map(size_t capacity) {
   return static_cast<uint8_t*>(data);
 }
 
+void unmap(uint8_t* data, size_t capacity) { munmap(data, capacity); }
+
+#endif
+
 }  // namespace
 
 Arena::~Arena() {
-  for (const Free& block : free_) munmap(block.data, block.capacity);
+  for (const Free& block : free_) unmap(block.data, block.capacity);
 }
 
 std::unique_ptr<Arena::Block> Arena::take(size_t bytes) {
@@ -59,7 +78,7 @@ void Arena::drop_oldest() {
     oldest = free_.front();
     free_.erase(free_.begin());
   }
-  munmap(oldest.data, oldest.capacity);
+  unmap(oldest.data, oldest.capacity);
 }
 
 size_t Arena::free_bytes() const {
