@@ -25,28 +25,24 @@ class Cursor:
         self.shuffle: Shuffle | None = None
         self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
         self.lost: dict[str, int] = {}
-        # epochs begun by each DataLoader worker, seen by forked processes
-        self._shared = mmap.mmap(-1, 4 * WORKERS)
+        self._shared = _Shared()
         self._spawned = 0  # how often this was sent to a new process
         self._number = 0  # of that, for the copy that was sent
 
     def begin(self, position: Position) -> None:
         self.next, self.newest = position, None
-        self._shared[:] = bytes(len(self._shared))
+        self._shared.begin(position.epoch)
         self._spawned = 0
 
-    def epochs_of_worker(self, worker: int, workers: int) -> int:
-        """How many epochs this worker has begun before; counts one more.
+    def epoch_of_worker(self, worker: int, workers: int) -> int:
+        """The epoch that this DataLoader worker now begins.
 
-        Forked and persistent workers find their count here; spawned ones come one for each worker and epoch.
+        Forked and persistent workers count theirs in shared memory; spawned ones come one for each worker and epoch.
         """
-        at = slice(4 * (worker % WORKERS), 4 * (worker % WORKERS) + 4)
-        begun = int.from_bytes(self._shared[at], "little")
-        self._shared[at] = (begun + 1).to_bytes(4, "little")
-        return begun + self._number // workers
+        return self._shared.next_of(worker) + self._number // workers
 
     def ran_in_workers(self) -> bool:
-        return self._spawned > 0 or any(self._shared[:])
+        return self._spawned > 0 or self._shared.used()
 
     def __getstate__(self) -> dict[str, Any]:
         sent = multiprocessing.context.get_spawning_popen() is not None
@@ -57,7 +53,27 @@ class Cursor:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._shared = mmap.mmap(-1, 4 * WORKERS)
+        self._shared = _Shared()
+        self._shared.begin(0 if self.next is None else self.next.epoch)
+
+
+class _Shared:
+    """The epoch to begin with and the epochs begun by each DataLoader worker since, seen by forked processes."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 8 + 4 * WORKERS)
+
+    def begin(self, epoch: int) -> None:
+        self._memory[:] = epoch.to_bytes(8, "little") + bytes(4 * WORKERS)
+
+    def next_of(self, worker: int) -> int:
+        at = slice(8 + 4 * (worker % WORKERS), 12 + 4 * (worker % WORKERS))
+        begun = int.from_bytes(self._memory[at], "little")
+        self._memory[at] = (begun + 1).to_bytes(4, "little")
+        return int.from_bytes(self._memory[:8], "little") + begun
+
+    def used(self) -> bool:
+        return any(self._memory[8:])
 
 
 class Progress:

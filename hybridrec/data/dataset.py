@@ -20,7 +20,7 @@ from hybridrec.data.mixing import Mixing
 from hybridrec.data.partition import steps
 from hybridrec.data.position import Era, Position
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import Reading, RowSet, last_rows
+from hybridrec.data.rows import Reading, RowSet, WorkerShare, last_rows
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle
 from hybridrec.data.stream_source import StreamRows
@@ -244,9 +244,10 @@ class Dataset(IterableDataset[Batch]):
                 "iterate the dataset "
                 "itself, it has threads of its own, or shard by rows"
             )
-        epoch = position.epoch + self._cursor.epochs_of_worker(worker.id, worker.num_workers)
-        share = Shard(self._shard.rank * worker.num_workers + worker.id, self._shard.world * worker.num_workers)
-        part = self._with(_shard=share, _effort=dataclasses.replace(self._effort, threads=1))
+        share = WorkerShare(self._shard.rank, self._shard.world, self._batch_size, worker.id, worker.num_workers)
+        effort = dataclasses.replace(self._effort, threads=1)
+        part = self._with(_rows=self._rows.for_worker(share), _shard=Shard(), _effort=effort)
+        epoch = self._cursor.epoch_of_worker(worker.id, worker.num_workers)
         here = Position(epoch, (part._era(),))
         return part._run(here, part._cursor, Progress(part._cursor, here), keep_step=False)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from hybridrec.data.arrow_types import is_list
 from hybridrec.data.join import Join
 from hybridrec.data.loader import Cuts, Effort, Plan
-from hybridrec.data.partition import Span, count, take
+from hybridrec.data.partition import Span, batch_count, count, share, slice_of_batch, take
 from hybridrec.data.position import Position, Walk, walk
 from hybridrec.data.restore import Restore
 from hybridrec.data.schema import Schema
@@ -78,6 +78,25 @@ class Part:
 
 
 @dataclass(frozen=True)
+class WorkerShare:
+    """The rows of one DataLoader worker: whole batches of its rank, so that all workers cut as many as one process."""
+
+    rank: int
+    world: int
+    batch_size: int
+    worker: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"worker({self.worker} of {self.workers})"
+
+    def apply(self, rows: RowSet, spans: list[Span]) -> list[Span]:
+        mine = share(spans, self.rank, self.world)
+        first, last = slice_of_batch(batch_count(count(mine), self.batch_size), self.worker, self.workers)
+        return take(mine, first * self.batch_size, last * self.batch_size)
+
+
+@dataclass(frozen=True)
 class Reading:
     """How groups are read for one schema: columns, chunks and their borders, decoded bytes per row."""
 
@@ -111,7 +130,7 @@ class RowSet:
 
     source: Source
     skip_bad: bool = False
-    selections: tuple[Where | Part, ...] = ()
+    selections: tuple[Where | Part | WorkerShare, ...] = ()
     steps: tuple[Join | Restore, ...] = ()
     _lost: dict[tuple[str, int | None], int] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     _measured: dict[tuple[str, ...], _Sizes] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -145,13 +164,16 @@ class RowSet:
             )
         return self.where(field < value), self.where(field >= value)
 
+    def for_worker(self, part: WorkerShare) -> RowSet:
+        return self._select(part)
+
     def with_step(self, step: Join | Restore) -> RowSet:
         if isinstance(step, Restore) and (self.selections or self.steps):
             raise ValueError("restore() comes before where(), split() and join()")
         step.output(self.schema)  # fails on columns that are missing or that clash
         return RowSet(self.source, self.skip_bad, self.selections, (*self.steps, step), self._lost)
 
-    def _select(self, selection: Where | Part) -> RowSet:
+    def _select(self, selection: Where | Part | WorkerShare) -> RowSet:
         return RowSet(self.source, self.skip_bad, (*self.selections, selection), self.steps, self._lost)
 
     def lose(self, bad: BadFile, rows: int) -> None:

@@ -15,7 +15,7 @@ from hybridrec.data.loader import Effort
 from hybridrec.data.partition import Span
 from hybridrec.data.position import Position, Walk
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, absent_columns
+from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, WorkerShare, absent_columns
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip
 from hybridrec.data.source import Group, layout, leaf, record_batch
@@ -96,6 +96,12 @@ class StreamRows:
 
     def where(self, where: Any) -> StreamRows:
         raise ValueError("where() cannot count the rows of a stream; filter its batches before they come here")
+
+    def for_worker(self, part: WorkerShare) -> StreamRows:
+        raise ValueError(
+            "the rows of a stream cannot be counted out to DataLoader workers; "
+            "iterate the dataset itself, it has threads of its own"
+        )
 
     def split(self, at: Any, by: str | None, seed: int | None) -> tuple[StreamRows, StreamRows]:
         raise ValueError("split() cannot count the rows of a stream; make two streams")

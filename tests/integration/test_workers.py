@@ -74,6 +74,28 @@ def test_persistent_workers_mix_anew_too(folder):
     assert all(sorted(epoch) == list(range(ROWS)) for epoch in epochs)
 
 
+def test_persistent_workers_hear_of_set_epoch(folder):
+    ds = opened(folder).shuffle(seed=1, rows=100)
+    batches = loader(ds, "fork", persistent_workers=True)
+    epochs = [read(batches) for _ in range(3)]
+    ds.set_epoch(1)
+    assert [read(batches), read(batches)] == epochs[1:]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 25])
+def test_workers_cut_as_many_batches_as_the_dataset_has(folder, workers):
+    batches = loader(opened(folder), "fork", workers)
+    sizes = [len(batch) for batch in batches]
+    assert len(sizes) == len(batches) == 19
+    assert sorted(sizes) == [12] + [16] * 18
+
+
+def test_a_stream_is_refused_under_workers():
+    ds = hr.data.stream([pa.record_batch({"user": [1]})], batch_size=1)
+    with pytest.raises(ValueError, match="cannot be counted out to DataLoader workers"):
+        list(loader(ds, "fork"))
+
+
 def test_workers_of_several_ranks_share_the_rows_out(folder):
     parts = [read(loader(opened(folder).shard(rank, 3), "fork")) for rank in range(3)]
     assert sorted(flat(parts)) == list(range(ROWS))
