@@ -98,7 +98,7 @@ class FileSource(ABC):
 
     def __repr__(self) -> str:
         rows = sum(group.rows for group in self.groups)
-        return f"{type(self).__name__}({len(self.files)} files, {len(self.groups)} groups, {rows:,} rows)"
+        return f"{type(self).__name__}(files={len(self.files)}, groups={len(self.groups)}, rows={rows:,})"
 
     def absent(self, file: int) -> set[str]:
         """Columns of the union schema that this file does not have, or has only as untyped nulls."""

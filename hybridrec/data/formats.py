@@ -207,7 +207,7 @@ class TableSource:
         self.fingerprint = fingerprint([counts, [f"{f.name}: {f.type}" for f in self.schema], ends])
 
     def __repr__(self) -> str:
-        return f"TableSource({self._table.num_rows:,} rows, {len(self.schema)} columns)"
+        return f"TableSource(rows={self._table.num_rows:,}, columns={len(self.schema)})"
 
     def absent(self, file: int) -> set[str]:
         """A table has all its columns."""

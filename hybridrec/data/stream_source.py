@@ -33,7 +33,7 @@ class StreamSource:
         self.left_out = self._layout.left_out
 
     def __repr__(self) -> str:
-        return f"stream({len(self.schema)} columns)"
+        return f"stream(columns={len(self.schema)})"
 
     def flat(self, batch: Any) -> pa.RecordBatch:
         """The leaf columns of a RecordBatch, which must look like the first one."""

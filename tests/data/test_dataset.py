@@ -106,7 +106,7 @@ def test_steps_leave_the_dataset_they_came_from_alone(folder):
     assert (ds.batch_size, made.batch_size, ds.num_rows, made.num_rows) == (64, 10, ROWS, 100)
     assert read(ds) == list(range(ROWS))
     text = repr(made)
-    for part in ("ParquetSource(5 files", "where((user < 100))", "shuffle(seed=1", "shard(0, 2", "batch(10"):
+    for part in ("ParquetSource(files=5", "where((user < 100))", "shuffle(seed=1", "shard(0, 2", "batch(10"):
         assert part in text
 
 

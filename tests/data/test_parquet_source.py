@@ -458,4 +458,4 @@ def test_a_fingerprint_follows_the_data_and_not_the_folder(tmp_path: Path, click
 
 
 def test_a_repr_gives_files_groups_and_rows(clicks: str):
-    assert repr(ParquetSource(clicks)) == "ParquetSource(1 files, 4 groups, 1,000 rows)"
+    assert repr(ParquetSource(clicks)) == "ParquetSource(files=1, groups=4, rows=1,000)"
