@@ -81,13 +81,6 @@ void Arena::drop_oldest() {
   unmap(oldest.data, oldest.capacity);
 }
 
-size_t Arena::free_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  size_t bytes = 0;
-  for (const Free& block : free_) bytes += block.capacity;
-  return bytes;
-}
-
 void Arena::give_back(uint8_t* data, size_t capacity) {
   std::lock_guard<std::mutex> lock(mutex_);
   free_.push_back({data, capacity});

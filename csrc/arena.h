@@ -23,7 +23,6 @@ class Arena : public std::enable_shared_from_this<Arena> {
   };
 
   std::unique_ptr<Block> take(size_t bytes);
-  size_t free_bytes() const;
 
  private:
   struct Free {
@@ -33,7 +32,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   void give_back(uint8_t* data, size_t capacity);
   void drop_oldest();
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Free> free_;  // oldest first
 };
 

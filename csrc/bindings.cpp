@@ -122,8 +122,7 @@ NB_MODULE(_native, m) {
   }, nb::arg("n"), nb::arg("key"), nb::arg("out_addr"));
 
   nb::class_<Arena>(m, "Arena")
-      .def_static("create", [] { return std::make_shared<Arena>(); })
-      .def_prop_ro("free_bytes", &Arena::free_bytes);
+      .def_static("create", [] { return std::make_shared<Arena>(); });
   nb::class_<HashCache>(m, "HashCache").def(nb::init<>());
   nb::class_<Chunk>(m, "Chunk")
       .def_static("create", &make_chunk, nb::arg("schema"), nb::arg("array"), nb::arg("cache"), nb::arg("seed"))

@@ -254,7 +254,7 @@ class Dataset(IterableDataset[Batch]):
     def _run(self, position: Position, cursor: Cursor, progress: Progress, keep_step: bool = True) -> BatchIterator:
         shard, rows = self._shard, self._rows
         decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps)
-        reading = rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
+        reading = rows.reading(self._schema, self._effort, self._cursor.chunk_rows)
         shuffle = self._shuffle_of(reading)
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
         here, order = rows.walk(reading, shuffle, position, shard.rank)
@@ -293,7 +293,7 @@ class Dataset(IterableDataset[Batch]):
             )
         newest = self._cursor.newest
         position = newest.position if newest is not None else self._cursor.next or Position(0, (self._era(),))
-        reading = self._rows.reading(self._schema, self._effort, self._batch_size, self._cursor.chunk_rows)
+        reading = self._rows.reading(self._schema, self._effort, self._cursor.chunk_rows)
         shuffle = self._shuffle_of(reading)
         return {
             "version": VERSION,

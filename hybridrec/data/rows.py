@@ -199,10 +199,7 @@ class RowSet:
     @property
     def schema(self) -> pa.Schema:
         """The columns after joins and restores."""
-        schema = self.source.schema
-        for step in self.steps:
-            schema = step.output(schema)
-        return schema
+        return schema_after(self.steps, self.source.schema)
 
     @cached_property
     def spans(self) -> list[Span]:
@@ -256,7 +253,7 @@ class RowSet:
 
     # -- how it is read --------------------------------------------------------------------------------------
 
-    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> Reading:
+    def reading(self, schema: Schema, effort: Effort, chunk_rows: int | None = None) -> Reading:
         wanted = _columns(schema)
         columns = self._stored(wanted)
         missing = absent_columns(schema, self.schema)
@@ -337,6 +334,13 @@ class RowSet:
         here = walk(self.spans, reading.borders, shuffle, position, rank)
         order = windows(here.spans, reading.borders, shuffle, position.epoch, here.rank, here.era)
         return here, skip(order, here.skip)
+
+
+def schema_after(steps: Sequence[Join | Restore], schema: pa.Schema) -> pa.Schema:
+    """The columns that joins and restores leave."""
+    for step in steps:
+        schema = step.output(schema)
+    return schema
 
 
 def last_rows(spans: Sequence[Span]) -> Callable[[int], int]:

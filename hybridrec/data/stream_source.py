@@ -15,7 +15,7 @@ from hybridrec.data.loader import Effort
 from hybridrec.data.partition import Span
 from hybridrec.data.position import Position, Walk
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, WorkerShare, absent_columns
+from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, WorkerShare, absent_columns, schema_after
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip
 from hybridrec.data.source import Group, layout, leaf, record_batch
@@ -81,10 +81,7 @@ class StreamRows:
 
     @property
     def schema(self) -> pa.Schema:
-        schema = self.source.schema
-        for step in self.steps:
-            schema = step.output(schema)
-        return schema
+        return schema_after(self.steps, self.source.schema)
 
     def with_step(self, step: Join | Restore) -> StreamRows:
         if isinstance(step, Restore):
@@ -119,7 +116,7 @@ class StreamRows:
     def lines(self) -> list[str]:
         return [f"join(on={step.on!r})" for step in self.steps if isinstance(step, Join)]
 
-    def reading(self, schema: Schema, effort: Effort, batch_size: int, chunk_rows: int | None = None) -> StreamReading:
+    def reading(self, schema: Schema, effort: Effort, chunk_rows: int | None = None) -> StreamReading:
         missing = absent_columns(schema, self.schema)
         fixed = sum(160 if pa.types.is_nested(kind) else 8 for kind in self.schema.types)  # until measured
         fit = max(CHUNK_ROWS[0], min(CHUNK_ROWS[1], CHUNK_BYTES // max(fixed, 1)))

@@ -248,3 +248,15 @@ def test_what_a_left_epoch_had_decoded_is_let_go(large):
     del running
     gc.collect()
     assert pa.total_allocated_bytes() < before + (1 << 20)
+
+
+def test_memory_of_dropped_batches_serves_later_ones_and_that_of_kept_ones_does_not():
+    ds = hr.data.table({"user": range(64_000)}, batch_size=1000, threads=1, prefetch=1)
+    kept, seen = [], set()
+    for number, batch in enumerate(ds):
+        seen.add(batch.arena.data_ptr())
+        if number % 10 == 0:
+            kept.append((number, batch.ids["user"].values))  # a view alone keeps its block
+    assert all(values.tolist() == list(range(1000 * n, 1000 * n + 1000)) for n, values in kept)
+    assert len(kept) < len(seen) < 64
+    assert len({values.data_ptr() for _, values in kept}) == len(kept)

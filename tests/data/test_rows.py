@@ -178,20 +178,20 @@ def test_the_size_of_a_row_counts_joined_columns():
     history = pa.table({"user": range(2000), "seen": [[i] * 500 for i in range(2000)]})
     plain = hr.data.table(table, batch_size=10)
     joined = plain.join(history, on="user")
-    sizes = [d._rows.reading(d.schema, effort(), 10).row_bytes for d in (plain, joined)]
+    sizes = [d._rows.reading(d.schema, effort()).row_bytes for d in (plain, joined)]
     assert sizes[0] < 100 < 4000 < sizes[1]
 
 
 def test_the_size_of_a_row_and_of_a_chunk_count_restored_rows():
     blocks = pa.table({"at": [[0] * 1000] * 50, "tags": [[[7] * 100]] * 50})
     ds = hr.data.table(blocks, batch_size=10).restore({"at": ["tags"]})
-    reading = ds._rows.reading(ds.schema, effort(), 10)
+    reading = ds._rows.reading(ds.schema, effort())
     assert reading.row_bytes > 800
     assert reading.chunk_rows * 1000 * reading.row_bytes < 64 << 20
 
 
 def test_chunks_cover_a_group_and_do_not_depend_on_effort(ds):
-    readings = [ds._rows.reading(ds.schema, effort(m, t), b) for m, t, b in ((1, 1, 1), (1 << 30, 8, 1000))]
+    readings = [ds._rows.reading(ds.schema, effort(m, t)) for m, t in ((1, 1), (1 << 30, 8))]
     assert len({reading.chunk_rows for reading in readings}) == 1
     for group, stored in enumerate(ds._rows.source.groups):
         borders = readings[0].borders(group)
