@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import workloads
+from machine import cpu_model
 from peers.environment import PEERS, Absent, interpreter, talk
 
 import hybridrec as hr
@@ -206,15 +207,6 @@ def about(args: argparse.Namespace) -> dict[str, Any]:
             "numpy": np.__version__,
         },
     }
-
-
-def cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
 
 
 def note(text: str) -> None:

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arena.h"
+#include "bindings_embedding.h"
 #include "chunk.h"
 #include "pack.h"
 #include "permutation.h"
@@ -122,7 +123,12 @@ NB_MODULE(_native, m) {
   }, nb::arg("n"), nb::arg("key"), nb::arg("out_addr"));
 
   nb::class_<Arena>(m, "Arena")
-      .def_static("create", [] { return std::make_shared<Arena>(); });
+      .def_static("create", [] { return std::make_shared<Arena>(); })
+      .def("take", [](Arena& self, size_t bytes) {
+        Arena::Block* block = self.take(bytes).release();
+        nb::capsule owner(block, [](void* p) noexcept { delete static_cast<Arena::Block*>(p); });
+        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block->data, {bytes}, owner);
+      }, nb::arg("bytes"));
   nb::class_<HashCache>(m, "HashCache").def(nb::init<>());
   nb::class_<Chunk>(m, "Chunk")
       .def_static("create", &make_chunk, nb::arg("schema"), nb::arg("array"), nb::arg("cache"), nb::arg("seed"))
@@ -148,4 +154,5 @@ NB_MODULE(_native, m) {
       .def(nb::init<std::vector<IdField>, std::vector<DenseField>>(), nb::arg("ids"), nb::arg("dense"))
       .def("pack_runs", &pack_runs, nb::arg("chunks"), nb::arg("runs"), nb::arg("arena"))
       .def("pack_rows", &pack_rows, nb::arg("chunks"), nb::arg("chunk_of"), nb::arg("row_of"), nb::arg("arena"));
+  bind_embedding(m);
 }

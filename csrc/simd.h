@@ -6,3 +6,7 @@
 #else
 #define HYBRIDREC_SIMD  // other compilers and machines: the portable loop, vectorised as their baseline allows
 #endif
+
+// For small functions in headers that the kernels of several instruction sets share: an own copy of such a function
+// would be merged by the linker, and could hold instructions the machine lacks.
+#define HYBRIDREC_INLINE inline __attribute__((always_inline))

@@ -11,19 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hybridrec import data as data
+    from hybridrec import embedding as embedding
+    from hybridrec import optim as optim
+    from hybridrec.embedding import EmbeddingCollection as EmbeddingCollection
+    from hybridrec.embedding import Embeddings as Embeddings
+    from hybridrec.embedding import Table as Table
     from hybridrec.types import Batch as Batch
     from hybridrec.types import IdBlock as IdBlock
     from hybridrec.types import Ragged as Ragged
 
 __version__ = "0.1.0"
-__all__ = ["data", "Batch", "IdBlock", "Ragged"]
+__all__ = [
+    *("data", "Batch", "IdBlock", "Ragged"),
+    *("embedding", "Table", "EmbeddingCollection", "Embeddings", "optim"),
+]
 
-_HOME = {"Batch": "hybridrec.types", "IdBlock": "hybridrec.types", "Ragged": "hybridrec.types"}
+_ROOMS = ("data", "embedding", "optim")
+_HOME = {
+    "Batch": "hybridrec.types",
+    "IdBlock": "hybridrec.types",
+    "Ragged": "hybridrec.types",
+    "Table": "hybridrec.embedding",
+    "EmbeddingCollection": "hybridrec.embedding",
+    "Embeddings": "hybridrec.embedding",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "data":
-        return importlib.import_module("hybridrec.data")
+    if name in _ROOMS:
+        return importlib.import_module(f"hybridrec.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'hybridrec' has no attribute {name!r}; it has {', '.join(__all__)}")

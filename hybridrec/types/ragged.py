@@ -328,7 +328,7 @@ def offsets_of(lengths: Tensor) -> Tensor:
 
 def readable(tensor: Tensor) -> bool:
     """Whether reading a number from the tensor is free: a real CPU tensor, not a fake or meta one."""
-    return tensor.device.type == "cpu" and type(tensor) is Tensor
+    return tensor.device.type == "cpu" and type(tensor) is Tensor and not torch.compiler.is_compiling()
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

@@ -1,0 +1,91 @@
+"""The picture of `embedding_cpu.py`: milliseconds per step in each setting, ours beside the peers.
+
+python benchmarks/embedding_plot.py benchmarks/results/embedding_cpu-DATE.json docs/images/embedding_cpu.svg
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from embedding_table import caption
+from embedding_workload import Setting
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from plot import BAR, FLOOR, GOAL, STYLE
+
+OTHER = "#b9c2ca"
+GROUPS = {
+    "row-wise Adagrad": {
+        "ours_rowwise_adagrad": "hybridrec",
+        "fbgemm_rowwise_adagrad": "FBGEMM",
+        "torchrec_rowwise_adagrad": "TorchRec",
+    },
+    "Adagrad": {"ours_adagrad": "hybridrec", "fbgemm_adagrad": "FBGEMM", "nn_adagrad": "torch.nn"},
+}
+GAP = 0.7  # between the two groups, in bars
+
+
+def title(name: str) -> str:
+    setting = Setting.parse(name)
+    ids = "1 id per bag" if setting.hot == 1 else f"0 to {2 * setting.hot} ids per bag"
+    return f"{setting.dim} columns, {ids}"
+
+
+def panel(axes: Axes, jobs: dict[str, Any], floors: dict[str, Any]) -> None:
+    """Bars of one setting, from the top; the floor of each optimizer is a line across its group."""
+    y, ticks, widest = 0.0, {}, 0.0
+    for group, members in GROUPS.items():
+        first = y
+        for job in [job for job in members if job in jobs]:
+            ms = jobs[job]["step_ms"]
+            widest = max(widest, ms)
+            axes.barh(y, ms, height=0.72, color=BAR if job.startswith("ours") else OTHER, zorder=2)
+            axes.annotate(f"{ms:.3g}", (ms, y), xytext=(4, 0), textcoords="offset points", va="center", weight="bold")
+            ticks[y] = f"{members[job]}, {group}"
+            y += 1
+        floor = floors.get(group.lower().replace("-", "").replace(" ", "_"))
+        if floor and y > first:
+            x = floor["floor_ms"]
+            axes.plot([x, x], [first - 0.45, y - 0.55], color=GOAL, linewidth=2, zorder=3)
+        y += GAP if y > first else 0
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, widest * 1.15 or 1)
+    axes.grid(axis="x", color="#e6e9ec", linewidth=0.8, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def draw(answer: dict[str, Any], target: Path) -> None:
+    """Write the chart; the file's ending chooses PNG or SVG."""
+    plt.rcParams.update(STYLE)
+    settings = list(answer["parts"])
+    columns = min(2, len(settings))
+    lines = -(-len(settings) // columns)
+    figure, panels = plt.subplots(
+        lines, columns, figsize=(6.4 * columns, 2.7 * lines + 0.6), layout="constrained", squeeze=False
+    )
+    for axes, name in zip(panels.flat, settings, strict=False):
+        panel(axes, answer["parts"][name], answer.get("roofline", {}).get(name, {}))
+        axes.set_title(title(name))
+    for axes in panels.flat[len(settings) :]:
+        axes.set_visible(False)
+    figure.suptitle("Milliseconds per step; less is better. Red: the bytes of a step at copy speed", fontsize=11)
+    figure.supxlabel(textwrap.fill(caption(answer), 85 * columns), fontsize=8, color=FLOOR)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

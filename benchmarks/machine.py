@@ -1,0 +1,41 @@
+"""What a reader needs to know of the machine to judge a figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def cpu_model() -> str:
+    lines = _lines("/proc/cpuinfo")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def machine() -> dict[str, Any]:
+    total = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    flags = next((line.split() for line in _lines("/proc/cpuinfo") if line.startswith("flags")), [])
+    huge = _lines("/sys/kernel/mm/transparent_hugepage/enabled")
+    return {
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "memory_gib": round(total / 2**20, 1),
+        "simd": [flag for flag in ("avx2", "avx512f", "avx512bw", "avx512vl") if flag in flags],
+        "huge_pages": huge[0] if huge else "unknown",
+        "load": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    file = Path(path)
+    return file.read_text().splitlines() if file.exists() else []

@@ -1,0 +1,232 @@
+// The way from an id to its slot: an open-addressing index over keys that somebody else holds. An entry is a slot and
+// one byte of the id's hash, 5.3 bytes; twelve entries share a cache line, so that most searches read one line of the
+// index and one key. The index is many stripes, each growing by a quarter on its own and at sizes of its own: a step
+// that adds rows rebuilds a few small stripes, never the whole.
+//
+// Readers may share it; a change needs it alone. `keys` gives the key of a slot, keys(slot), and fetches its line ahead
+// of time, keys.prefetch(slot).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+#include "rows.h"
+
+namespace hybridrec {
+
+// The finalizer of MurmurHash3: a bijection in which every bit of the id reaches every bit of the hash.
+inline uint64_t hash_id(int64_t id) {
+  auto h = static_cast<uint64_t>(id);
+  h = (h ^ (h >> 33)) * 0xFF51AFD7ED558CCDull;
+  h = (h ^ (h >> 33)) * 0xC4CEB9FE1A85EC53ull;
+  return h ^ (h >> 33);
+}
+
+// Entries go to the bucket their hash names, their home, or to the next one with room.
+struct alignas(64) Bucket {
+  static constexpr uint32_t kEntries = 12;
+
+  uint8_t tags[kEntries];  // 0: no entry
+  uint32_t passed;         // entries that went past this bucket when it was full; where none did, a search ends
+  uint32_t slots[kEntries];
+};
+static_assert(sizeof(Bucket) == 64, "a bucket is a cache line");
+
+// Bit i is set where tags[i] == tag. Arithmetic on words, after Lamport: exact, unlike the shorter test that borrows.
+inline uint32_t match_words(const Bucket& bucket, uint8_t tag) {
+  constexpr uint64_t kLow7 = 0x7F7F7F7F7F7F7F7Full;
+  uint32_t found = 0;
+  for (int half = 0; half < 2; ++half) {
+    uint64_t x;
+    std::memcpy(&x, reinterpret_cast<const uint8_t*>(&bucket) + 8 * half, 8);
+    x ^= 0x0101010101010101ull * tag;
+    const uint64_t equal = ~(((x & kLow7) + kLow7) | x | kLow7) >> 7;  // 1 in each equal byte
+    found |= static_cast<uint32_t>((equal * 0x0102040810204080ull) >> 56) << (8 * half);
+  }
+  return found & 0xFFF;  // beyond the tags are bytes of `passed`
+}
+
+inline uint32_t match(const Bucket& bucket, uint8_t tag) {
+#if defined(__SSE2__)
+  const __m128i tags = _mm_load_si128(reinterpret_cast<const __m128i*>(&bucket));
+  return _mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(static_cast<char>(tag)))) & 0xFFF;
+#else
+  return match_words(bucket, tag);
+#endif
+}
+
+class HashIndex {
+ public:
+  // For at most `most` entries; takes memory as they come. Stripes have thousands of entries, and are at most 4096.
+  explicit HashIndex(uint64_t most) {
+    int bits = 1;
+    while (bits < 12 && (most >> 13) >> bits != 0) ++bits;
+    shift_ = 64 - bits;
+    stripes_.resize(size_t{1} << bits);
+  }
+
+  size_t bytes() const {
+    size_t buckets = 0;
+    for (const Stripe& stripe : stripes_) buckets += stripe.empty() ? 0 : stripe.count;
+    return buckets * sizeof(Bucket) + stripes_.size() * sizeof(Stripe);
+  }
+
+  template <typename Keys>
+  uint32_t find(int64_t id, const Keys& keys) const {
+    const uint64_t hash = hash_id(id);
+    const Stripe& stripe = stripes_[hash >> shift_];
+    uint32_t at = stripe.home(hash);
+    for (uint32_t step = 0; step < stripe.count; ++step, at = stripe.after(at)) {
+      const Bucket& bucket = stripe.buckets[at];
+      for (uint32_t found = match(bucket, tag_of(hash)); found != 0; found &= found - 1) {
+        const uint32_t slot = bucket.slots[__builtin_ctz(found)];
+        if (keys(slot) == id) return slot;
+      }
+      if (bucket.passed == 0) break;
+    }
+    return kMissing;
+  }
+
+  // Calls found(i, slot or kMissing) for every i < n in order. An id passes three stations some ids apart, so that the
+  // cache misses of many ids run side by side: fetch its home; take the likely slot and fetch its key; compare.
+  template <typename Keys, typename Found>
+  void find(const int64_t* ids, int64_t n, const Keys& keys, Found found) const {
+    constexpr int64_t kApart = 24, kRing = 64;  // 24 misses fill the buffers of a core
+    constexpr uint32_t kElsewhere = kMissing - 1;  // no slot: a table has at most 2^32 - 2 rows
+    const Bucket* homes[kRing];
+    uint8_t tags[kRing];
+    uint32_t slots[kRing];
+    for (int64_t i = 0; i < n + 2 * kApart; ++i) {
+      if (const int64_t third = i - 2 * kApart; third >= 0) {
+        uint32_t slot = slots[third % kRing];
+        if (slot != kMissing && (slot == kElsewhere || keys(slot) != ids[third])) slot = find(ids[third], keys);
+        found(third, slot);
+      }
+      if (const int64_t second = i - kApart; second >= 0 && second < n) {
+        const Bucket& home = *homes[second % kRing];
+        const uint32_t matches = match(home, tags[second % kRing]);
+        uint32_t& slot = slots[second % kRing];
+        slot = home.passed == 0 ? kMissing : kElsewhere;
+        if (matches != 0) keys.prefetch(slot = home.slots[__builtin_ctz(matches)]);
+      }
+      if (i < n) {
+        const uint64_t hash = hash_id(ids[i]);
+        const Stripe& stripe = stripes_[hash >> shift_];
+        homes[i % kRing] = &stripe.buckets[stripe.home(hash)];
+        tags[i % kRing] = tag_of(hash);
+        __builtin_prefetch(homes[i % kRing]);
+      }
+    }
+  }
+
+  // Of an id that is not there.
+  template <typename Keys>
+  void insert(int64_t id, uint32_t slot, const Keys& keys) {
+    const uint64_t hash = hash_id(id);
+    Stripe& stripe = stripes_[hash >> shift_];
+    if (stripe.used >= stripe.limit()) grow(stripe, keys);
+    put(stripe, hash, slot);
+  }
+
+  // Of an id that is there, in this slot.
+  void erase(int64_t id, uint32_t slot) {
+    const uint64_t hash = hash_id(id);
+    Stripe& stripe = stripes_[hash >> shift_];
+    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
+      Bucket& bucket = stripe.buckets[at];
+      for (uint32_t found = match(bucket, tag_of(hash)); found != 0; found &= found - 1)
+        if (bucket.slots[__builtin_ctz(found)] == slot) {
+          bucket.tags[__builtin_ctz(found)] = 0;
+          --stripe.used;
+          return;
+        }
+      --bucket.passed;
+    }
+  }
+
+  // Fetches the line that insert or erase of this id will want.
+  void prefetch(int64_t id) const {
+    const uint64_t hash = hash_id(id);
+    const Stripe& stripe = stripes_[hash >> shift_];
+    __builtin_prefetch(&stripe.buckets[stripe.home(hash)]);
+  }
+
+  void clear() {
+    for (Stripe& stripe : stripes_) stripe = Stripe();
+  }
+
+ private:
+  static inline Bucket nothing_ = {};  // of a stripe that has no memory yet; never written to
+
+  struct Free {
+    void operator()(Bucket* buckets) const {
+      if (buckets != &nothing_) delete[] buckets;
+    }
+  };
+
+  struct Stripe {
+    std::unique_ptr<Bucket[], Free> buckets{&nothing_};
+    uint32_t count = 1, used = 0;
+
+    bool empty() const { return buckets.get() == &nothing_; }
+
+    uint32_t home(uint64_t hash) const { return static_cast<uint32_t>((hash & 0xFFFFFFFFull) * count >> 32); }
+    uint32_t after(uint32_t at) const { return at + 1 == count ? 0 : at + 1; }
+    uint32_t limit() const { return empty() ? 0 : count * 10; }  // of 12: a load of 0.83
+  };
+
+  // Bits that neither the stripe (the top twelve) nor the home (the low half) depends on.
+  static uint8_t tag_of(uint64_t hash) { return static_cast<uint8_t>(1 + ((hash >> 32 & 0xFFFF) * 255 >> 16)); }
+
+  static void put(Stripe& stripe, uint64_t hash, uint32_t slot) {
+    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
+      Bucket& bucket = stripe.buckets[at];
+      if (const uint32_t free = match(bucket, 0)) {
+        bucket.tags[__builtin_ctz(free)] = tag_of(hash);
+        bucket.slots[__builtin_ctz(free)] = slot;
+        ++stripe.used;
+        return;
+      }
+      ++bucket.passed;
+    }
+  }
+
+  // The sizes of stripe s are 1.25^(k + f(s)), with f spread evenly over [0, 1) (by the golden ratio): while the
+  // index grows by a quarter, each stripe grows once, one after another.
+  uint32_t larger(const Stripe& stripe) const {
+    const double turn = 0.6180339887498949 * static_cast<double>(&stripe - stripes_.data());
+    double size = std::pow(1.25, turn - std::floor(turn));
+    while (std::floor(size) <= (stripe.empty() ? 0 : stripe.count)) size *= 1.25;
+    return static_cast<uint32_t>(size);
+  }
+
+  template <typename Keys>
+  void grow(Stripe& stripe, const Keys& keys) {
+    Stripe grown;
+    grown.count = larger(stripe);
+    grown.buckets.reset(new Bucket[grown.count]());
+    const auto each = [](const Bucket& bucket, const auto& visit) {
+      for (uint32_t i = 0; i < Bucket::kEntries; ++i)
+        if (bucket.tags[i] != 0) visit(bucket.slots[i]);
+    };
+    constexpr uint32_t kAhead = 2;
+    for (uint32_t at = 0; at < stripe.count; ++at) {
+      if (at + kAhead < stripe.count) each(stripe.buckets[at + kAhead], [&](uint32_t slot) { keys.prefetch(slot); });
+      each(stripe.buckets[at], [&](uint32_t slot) { put(grown, hash_id(keys(slot)), slot); });
+    }
+    stripe = std::move(grown);
+  }
+
+  int shift_;
+  std::vector<Stripe> stripes_;
+};
+
+}  // namespace hybridrec

@@ -1,0 +1,2 @@
+#define HYBRIDREC_ISA avx2
+#include "kernels.inl"

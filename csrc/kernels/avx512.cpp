@@ -1,0 +1,2 @@
+#define HYBRIDREC_ISA avx512
+#include "kernels.inl"

@@ -1,0 +1,2 @@
+#define HYBRIDREC_ISA generic
+#include "kernels.inl"

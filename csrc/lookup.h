@@ -1,0 +1,93 @@
+// Tables that are looked up and updated together: one call does the work of all features, on all threads.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "table.h"
+
+namespace hybridrec {
+
+struct Feature {
+  int table;
+  Combiner combiner;
+  int group;  // slots per id: more than 1 under multi-hash
+};
+
+// Where a feature's ids are in a block: ids [start, start + count), `hotness` per row or offsets line `line`.
+struct Pick {
+  int64_t start, count, hotness, line;
+};
+
+// The ids of one batch, as hybridrec.types.IdBlock has them.
+struct Block {
+  const int64_t* values;
+  const int64_t* offsets;  // [lines, batch + 1]
+  const float* weights;    // [values], or null
+  int64_t batch;
+  std::vector<Pick> picks;  // one per feature of the set
+};
+
+// Where pooled features, sequences and winners go; also where their gradients come from.
+struct Outputs {
+  float* flat;     // [batch, stride]: pooled features side by side; null where there is no gradient
+  int64_t stride;
+  std::vector<float*> sequences;   // one per feature with combiner None, in order: [ids, dim]
+  std::vector<int32_t*> winners;   // one per feature with combiner Max, in order: [batch, dim]
+};
+
+// Bad input: what it is about, in which feature and at which of its positions. A table that is too small has its own
+// words, and its number in place of the feature's.
+struct LookupFault {
+  enum class What { Range, Offsets, Capacity } what;
+  int feature;
+  int64_t position = 0, value = 0;
+  std::string message = {};
+};
+
+class TableSet {
+ public:
+  TableSet(std::vector<std::shared_ptr<Table>> tables, std::vector<Feature> features);
+
+  const std::vector<std::shared_ptr<Table>>& tables() const { return tables_; }
+  const std::vector<Feature>& features() const { return features_; }
+  int64_t width() const { return width_; }  // columns of the flat output
+
+  // Slots of all ids, then every output. Training lookups admit new ids into dynamic tables.
+  std::optional<LookupFault> lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out) const;
+
+  // Gradient of the weights, [values]; positions of other features stay as they are.
+  void weight_gradient(const Block& block, const uint32_t* slots, const Outputs& out, const Outputs& grad, float* result) const;
+
+  Bags bags(const Block& block, const uint32_t* slots, int feature) const;
+  // Feature f's part of an output: its address and the floats between its rows. Null if it is not there.
+  std::pair<float*, int64_t> part(const Outputs& out, int feature) const;
+  int32_t* winners(const Outputs& out, int feature) const;
+
+ private:
+  struct Task {
+    int feature;
+    int64_t first, last;
+  };
+  std::vector<Task> by_bags(const Block& block) const;
+  template <typename T>
+  std::vector<Task> by_ids(const Block& block) const;  // features whose table is a T
+  std::optional<LookupFault> check_offsets(const Block& block) const;
+  std::optional<LookupFault> resolve(const Block& block, uint32_t* slots) const;
+  std::optional<LookupFault> admit(const Block& block, uint32_t* slots) const;
+  int64_t find(const Block& block, bool train, uint32_t* slots) const;  // returns the number of absent ids
+
+  std::vector<std::shared_ptr<Table>> tables_;
+  std::vector<Feature> features_;
+  std::vector<int64_t> at_;  // column in the flat output, or number of the sequence
+  std::vector<int> max_;     // number among the features with combiner Max, or -1
+  int64_t width_ = 0;
+};
+
+Combiner combiner_of(const std::string& name);
+
+}  // namespace hybridrec

@@ -1,0 +1,290 @@
+#include "row_update.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <shared_mutex>
+#include <stdexcept>
+
+#include "by_slot.h"
+#include "half.h"
+#include "hash_table.h"
+#include "thread_pool.h"
+
+namespace hybridrec {
+
+namespace {
+
+constexpr int64_t kWhole = 256 << 10;  // a table with fewer occurrences is one task
+constexpr int64_t kPart = 32 << 10;    // occurrences that a part of a larger one should have
+constexpr int64_t kChunk = 64 << 10;
+
+// Ids of one feature in one backward call, as occurrences.
+struct Part {
+  Bags bags;
+  bool by_id;  // an occurrence is an id, not a bag
+
+  int64_t occurrences() const { return by_id ? bags.ids : bags.bags; }
+};
+
+int64_t id_in(const void* table, uint32_t slot) { return static_cast<const HashTable*>(table)->id_of(slot); }
+
+}  // namespace
+
+Rule rule_of(const std::string& name) {
+  if (name == "sgd") return Rule::Sgd;
+  if (name == "momentum") return Rule::Momentum;
+  if (name == "nesterov") return Rule::Nesterov;
+  if (name == "adagrad") return Rule::Adagrad;
+  if (name == "rowwise_adagrad") return Rule::RowWiseAdagrad;
+  if (name == "adam") return Rule::Adam;
+  if (name == "ftrl") return Rule::Ftrl;
+  throw std::invalid_argument("no row optimizer is called " + name);
+}
+
+// One table's share of a step.
+struct RowUpdate::Job {
+  int table;
+  Update update;
+  std::vector<Part> parts;
+  std::vector<Source> sources;
+  std::vector<std::vector<float>> shares;
+  std::vector<std::vector<uint32_t>> bag_of;
+  std::vector<std::vector<int32_t>> places;
+  int64_t ids = 0;
+  int bits;  // of a slot
+  StepResult result;
+  std::mutex mutex;
+
+  void add(const Part& part, const float* grad, int64_t stride, const int32_t* winners);
+  void spread(size_t s, const int32_t* winners);
+
+  // f(slot, source << shift | occurrence) for occurrences [first, last) of the ids of part s.
+  template <typename F>
+  void emit_ids(size_t s, int64_t first, int64_t last, const F& f) const {
+    const Part& part = parts[s];
+    const uint32_t base = static_cast<uint32_t>(s << update.shift);
+    const uint32_t* slots = part.bags.slots;
+    if (part.by_id || (part.bags.offsets == nullptr && part.bags.hotness == 1)) {
+      for (int64_t i = first; i < last; ++i)
+        if (slots[i] != kMissing) f(slots[i], base | static_cast<uint32_t>(i));
+      return;
+    }
+    int64_t bag = part.bags.offsets
+                      ? std::upper_bound(part.bags.offsets, part.bags.offsets + part.bags.bags + 1, first) - part.bags.offsets - 1
+                      : first / part.bags.hotness;
+    for (int64_t i = first; i < last; ++bag) {
+      const int64_t stop = std::min(last, part.bags.start(bag + 1));
+      for (; i < stop; ++i)
+        if (slots[i] != kMissing) f(slots[i], base | static_cast<uint32_t>(bag));
+    }
+  }
+
+  void run(const uint64_t* items, int64_t count, Scratch& scratch) {
+    Update mine = update;
+    mine.items = items;
+    mine.count = count;
+    mine.scratch = scratch.row.data();
+    mine.starts = scratch.starts.data();
+    kernels().update(mine);
+    std::lock_guard lock(mutex);
+    result.updated += mine.updated;
+    result.not_finite += mine.not_finite;
+    result.squares += mine.squares;
+  }
+};
+
+void RowUpdate::Job::add(const Part& part, const float* grad, int64_t stride, const int32_t* winners) {
+  parts.push_back(part);
+  sources.push_back({grad, stride, nullptr, nullptr, nullptr, nullptr});
+  shares.emplace_back();
+  bag_of.emplace_back();
+  places.emplace_back();
+  ids += part.bags.ids;
+  spread(parts.size() - 1, winners);
+}
+
+// Bags and shares of the occurrences of part s, where they are not simply the bag and 1.
+void RowUpdate::Job::spread(size_t s, const int32_t* winners) {
+  const Part& part = parts[s];
+  const Bags& bags = part.bags;
+  Source& source = sources[s];
+  const bool one_each = bags.offsets == nullptr && bags.hotness == 1;
+  if (part.by_id && !one_each) {
+    bag_of[s].resize(bags.ids);
+    for (int64_t bag = 0; bag < bags.bags; ++bag)
+      for (int64_t i = bags.start(bag); i < bags.start(bag + 1); ++i) bag_of[s][i] = static_cast<uint32_t>(bag);
+    source.bag_of = bag_of[s].data();
+  }
+  const bool divides = bags.combiner == Combiner::Mean || bags.combiner == Combiner::Sqrtn;
+  if (divides || bags.weights) {
+    shares[s].resize(part.occurrences());
+    for (int64_t bag = 0; bag < bags.bags; ++bag) {
+      const int64_t start = bags.start(bag), stop = bags.start(bag + 1);
+      const float scale = bag_scale(bags, start, stop);
+      if (part.by_id)
+        for (int64_t i = start; i < stop; ++i) shares[s][i] = bags.weights ? scale * bags.weights[i] : scale;
+      else shares[s][bag] = scale;
+    }
+    source.share = shares[s].data();
+  }
+  if (winners) {
+    places[s].resize(bags.ids);
+    for (int64_t bag = 0; bag < bags.bags; ++bag)
+      for (int64_t i = bags.start(bag); i < bags.start(bag + 1); ++i) places[s][i] = static_cast<int32_t>(i - bags.start(bag));
+    source.winners = winners;
+    source.place = places[s].data();
+  }
+}
+
+std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& pending, const RowStep& step, bool norm_only) {
+  auto job = std::make_unique<Job>();
+  const Table& home = *tables_[table];
+  const Rows& rows = home.rows;
+  job->table = table;
+  job->bits = bit_width(std::max<uint64_t>(rows.size(), 1) - 1);
+  for (Pending& call : pending)
+    for (int f = 0; f < static_cast<int>(call.set->features().size()); ++f) {
+      if (call.set->features()[f].table != table || !call.wanted[table]) continue;
+      const auto [grad, stride] = call.set->part(call.grad, f);
+      if (grad == nullptr) continue;
+      const Bags bags = call.set->bags(call.block, call.slots, f);
+      const int32_t* winners = call.set->winners(call.grad, f);
+      job->add({bags, bags.weights != nullptr || winners != nullptr}, grad, stride, winners);
+    }
+  int64_t most = 1;
+  for (const Part& part : job->parts) most = std::max(most, part.occurrences());
+  const int shift = bit_width(static_cast<uint64_t>(most - 1));
+  if (bit_width(job->parts.size()) + shift > 32) throw std::length_error("more than 2^32 occurrences are pending for one table");
+  const auto* hash = dynamic_cast<const HashTable*>(&home);
+  job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(), shift, nullptr, 0,
+                 hash ? id_in : nullptr, hash, nullptr, nullptr, norm_only, 0, 0, 0, 0};
+  for (int k = 0; k < rows.states(); ++k) job->update.state[k] = rows.state(k);
+  return job;
+}
+
+void RowUpdate::run_whole(Job& job, int worker) {
+  Scratch& scratch = scratch_[worker];
+  scratch.hold(job.ids);
+  int64_t count = 0;
+  const auto emit = [&](const auto& f) {
+    for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
+  };
+  const uint64_t* items = sort_by_slot(emit, job.bits, scratch.a.data(), scratch.b.data(), count);
+  job.run(items, count, scratch);
+}
+
+// A large table: its occurrences are first dealt out by the high bits of the slot, in order, to parts that are then
+// sorted and updated like small tables.
+void RowUpdate::run_split(Job& job) {
+  const int high = std::min(job.bits, std::min(10, bit_width(static_cast<uint64_t>(job.ids / kPart))));
+  const int low = job.bits - high;
+  const int64_t parts = int64_t{1} << high;
+  struct Chunk {
+    size_t s;
+    int64_t first, last;
+  };
+  std::vector<Chunk> chunks;
+  for (size_t s = 0; s < job.parts.size(); ++s)
+    for (int64_t first = 0; first < job.parts[s].bags.ids; first += kChunk)
+      chunks.push_back({s, first, std::min(first + kChunk, job.parts[s].bags.ids)});
+  std::vector<std::vector<int64_t>> at(chunks.size(), std::vector<int64_t>(parts, 0));
+  auto& pool = ThreadPool::instance();
+  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t c, int) {
+    job.emit_ids(chunks[c].s, chunks[c].first, chunks[c].last, [&](uint32_t slot, uint32_t) { ++at[c][slot >> low]; });
+  });
+  std::vector<int64_t> starts(parts + 1, 0);
+  int64_t total = 0;
+  for (int64_t p = 0; p < parts; ++p) {
+    starts[p] = total;
+    for (auto& counts : at) {
+      const int64_t here = counts[p];
+      counts[p] = total;
+      total += here;
+    }
+  }
+  starts[parts] = total;
+  if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
+  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t c, int) {
+    job.emit_ids(chunks[c].s, chunks[c].first, chunks[c].last, [&](uint32_t slot, uint32_t what) {
+      items_[at[c][slot >> low]++] = static_cast<uint64_t>(slot) << 32 | what;
+    });
+  });
+  pool.run(parts, [&](int64_t p, int worker) {
+    const int64_t n = starts[p + 1] - starts[p];
+    if (n == 0) return;
+    Scratch& scratch = scratch_[worker];
+    scratch.hold(n);
+    const uint64_t* mine = items_.data() + starts[p];
+    const auto emit = [&](const auto& f) {
+      for (int64_t i = 0; i < n; ++i) f(static_cast<uint32_t>(mine[i] >> 32), static_cast<uint32_t>(mine[i]));
+    };
+    int64_t count = 0;
+    const uint64_t* items = sort_by_slot(emit, low, scratch.a.data(), scratch.b.data(), count);
+    job.run(items, count, scratch);
+  });
+}
+
+std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const std::vector<std::optional<RowStep>>& steps,
+                                         bool norm_only) {
+  std::lock_guard lock(mutex_);
+  const auto& tables = tables_;
+  std::vector<std::unique_lock<std::shared_mutex>> alone;
+  for (size_t t = 0; t < tables.size(); ++t)
+    if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t]) alone.emplace_back(hash->lock());
+  for (Pending& call : pending)
+    for (size_t f = 0; f < call.set->features().size(); ++f) {
+      const int t = call.set->features()[f].table;
+      auto* hash = dynamic_cast<HashTable*>(tables[t].get());
+      const Pick& pick = call.block.picks[f];
+      if (hash && steps[t] && call.wanted[t] && call.removals[t] != hash->removals())
+        hash->verify({call.block.values + pick.start, call.slots + pick.start, pick.count});
+    }
+
+  auto& pool = ThreadPool::instance();
+  int64_t widest = 0;
+  for (const auto& table : tables) widest = std::max(widest, table->rows.spec().dim);
+  scratch_.resize(std::max<size_t>(scratch_.size(), pool.threads()));
+  for (auto& scratch : scratch_) scratch.row.resize(2 * widest + 32);
+
+  std::vector<std::unique_ptr<Job>> jobs(tables.size());
+  pool.run(static_cast<int64_t>(tables.size()), [&](int64_t t, int) {
+    if (steps[t]) jobs[t] = job(static_cast<int>(t), pending, *steps[t], norm_only);
+  });
+  std::vector<Job*> whole;
+  for (auto& job : jobs)
+    if (job && job->ids <= kWhole) whole.push_back(job.get());
+  std::stable_sort(whole.begin(), whole.end(), [](const Job* a, const Job* b) { return a->ids > b->ids; });
+  pool.run(static_cast<int64_t>(whole.size()), [&](int64_t i, int worker) { run_whole(*whole[i], worker); });
+  for (auto& job : jobs)
+    if (job && job->ids > kWhole) run_split(*job);
+
+  std::vector<StepResult> results(tables.size());
+  for (size_t t = 0; t < tables.size(); ++t) {
+    if (jobs[t]) results[t] = jobs[t]->result;
+    if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t] && !norm_only) hash->advance();
+  }
+  return results;
+}
+
+bool RowUpdate::finite(const std::vector<Pending>& pending, const std::vector<bool>& wanted) const {
+  std::atomic<bool> all{true};
+  for (const Pending& call : pending)
+    for (int f = 0; f < static_cast<int>(call.set->features().size()); ++f) {
+      const int table = call.set->features()[f].table;
+      const auto [grad, stride] = call.set->part(call.grad, f);
+      if (!wanted[table] || !call.wanted[table] || grad == nullptr) continue;
+      const int64_t rows = call.set->bags(call.block, call.slots, f).bags, dim = tables_[table]->rows.spec().dim;
+      const int64_t step = std::max<int64_t>(1, kChunk / dim);
+      ThreadPool::instance().run((rows + step - 1) / step, [&, g = grad, stride = stride](int64_t task, int) {
+        bool good = true;
+        for (int64_t r = task * step; r < std::min(rows, (task + 1) * step); ++r)
+          for (int64_t c = 0; c < dim; ++c) good &= (bits_of(g[r * stride + c]) & 0x7F800000) != 0x7F800000;
+        if (!good) all = false;
+      });
+    }
+  return all;
+}
+
+}  // namespace hybridrec

@@ -1,0 +1,63 @@
+// The step of a row optimizer: every pending gradient of every table, summed by row and applied, in one call.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lookup.h"
+
+namespace hybridrec {
+
+// The gradients of one backward call. What it points to stays until the step.
+struct Pending {
+  std::shared_ptr<const TableSet> set;  // whose features the block has; of the tables of the update
+  Block block;
+  uint32_t* slots;
+  Outputs grad;  // flat and sequences: gradients, null where there is none; winners as in the forward call
+  std::vector<uint64_t> removals;  // of the tables, when the slots were found: none since, and they still hold
+  std::vector<bool> wanted;        // per table: whether its gradients are still to be applied
+};
+
+struct StepResult {
+  int64_t updated = 0, not_finite = 0;
+  double squares = 0;  // of the summed gradients
+};
+
+class RowUpdate {
+ public:
+  explicit RowUpdate(std::vector<std::shared_ptr<Table>> tables) : tables_(std::move(tables)) {}
+
+  // Tables without a step are left alone. norm_only: no row changes, only `squares` and `not_finite` count.
+  std::vector<StepResult> apply(std::vector<Pending>& pending, const std::vector<std::optional<RowStep>>& steps,
+                                bool norm_only);
+  // Whether every pending gradient of these tables is finite.
+  bool finite(const std::vector<Pending>& pending, const std::vector<bool>& tables) const;
+
+ private:
+  struct Job;
+  std::unique_ptr<Job> job(int table, std::vector<Pending>& pending, const RowStep& step, bool norm_only);
+  void run_whole(Job& job, int worker);
+  void run_split(Job& job);
+
+  // A worker's memory, kept from step to step: fresh memory costs more than the sort.
+  struct Scratch {
+    std::vector<uint64_t> a, b;
+    std::vector<uint32_t> starts;
+    std::vector<float> row;
+
+    void hold(int64_t occurrences) {
+      if (static_cast<int64_t>(a.size()) >= occurrences) return;
+      a.resize(occurrences), b.resize(occurrences), starts.resize(occurrences + 1);
+    }
+  };
+  std::vector<std::shared_ptr<Table>> tables_;
+  std::mutex mutex_;
+  std::vector<Scratch> scratch_;  // one per worker
+  std::vector<uint64_t> items_;
+};
+
+Rule rule_of(const std::string& name);
+
+}  // namespace hybridrec

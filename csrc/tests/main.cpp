@@ -1,0 +1,30 @@
+// Runs all tests, or those whose sentence contains the first argument.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+
+#include "check.h"
+
+int main(int count, char** arguments) {
+  using Clock = std::chrono::steady_clock;
+  int failed = 0, run = 0;
+  for (const hybridrec::Test& test : hybridrec::tests()) {
+    if (count > 1 && std::strstr(test.sentence, arguments[1]) == nullptr) continue;
+    const auto start = Clock::now();
+    std::string fault;
+    try {
+      test.run();
+    } catch (const std::exception& error) {
+      fault = error.what();
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    std::printf("%-6s %6.2f s  %s\n", fault.empty() ? "ok" : "FAILED", seconds, test.sentence);
+    if (!fault.empty()) std::printf("       %s\n", fault.c_str());
+    std::fflush(stdout);
+    failed += !fault.empty();
+    ++run;
+  }
+  std::printf("%d tests, %d failed\n", run, failed);
+  return failed != 0 || run == 0;
+}

@@ -1,0 +1,237 @@
+"""EmbeddingCollection: the module that owns tables and turns packed ids into embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hybridrec.embedding import multi_hash, state
+from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.embeddings import Embeddings, UnknownName
+from hybridrec.embedding.group import FeatureSpec, TableGroup
+from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding.owner import RowOwner
+from hybridrec.embedding.parameters import whole
+from hybridrec.embedding.store import Store
+from hybridrec.embedding.table import Table
+from hybridrec.embedding.unfused import TableWeight, UnfusedLookup
+from hybridrec.types import Batch, IdBlock, Ragged
+
+
+class EmbeddingCollection(RowOwner, nn.Module):
+    """Tables of embedding rows, looked up together for a block of ids.
+
+    Rows are neither parameters nor buffers: a row optimizer of `hybridrec.optim` updates them, and `state_dict` carries
+    them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
+    parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not.
+
+    >>> emb = EmbeddingCollection([Table("item", dim=4, rows=100, features=["item", "history"], combiner="mean")])
+    >>> out = emb(IdBlock.from_lists({"item": [7, 8], "history": [[1], [2, 3]]}))
+    >>> out.flat.shape, out["history"].shape
+    (torch.Size([2, 8]), torch.Size([2, 4]))
+    >>> emb
+    EmbeddingCollection(
+      table  dim  rows  dtype    features
+      item   4    100   float32  item (mean), history (mean)
+    )
+    """
+
+    load_report = state.LoadReport()  # what the last load_state_dict did
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        seed: int = 0,
+        fused: bool = True,
+        sparse: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        self._tables = _by_name(tables)
+        self._features = _features(self._tables)
+        hashes = {feature.name: self._tables[feature.table].hashes for feature in self._features}
+        self._hashed = {name: kind for name, kind in hashes.items() if kind is not None}
+        self._names = tuple(feature.name for feature in self._features)
+        self._dims = tuple(self._tables[feature.table].dim for feature in self._features)
+        self._sequences = tuple(feature.name for feature in self._features if feature.combiner == "none")
+        hashes = {feature.name: self._tables[feature.table].hashes for feature in self._features}
+        self._hashes = {name: found for name, found in hashes.items() if found is not None}
+        self.seed = whole("EmbeddingCollection", "seed", seed, least=0, most=2**64 - 1)
+        self.fused = fused
+        self.sparse = sparse
+        if torch.device(device).type != "cpu":
+            raise ValueError(f"device is {str(device)!r}, but rows live in the memory of the CPU; leave device out")
+        if fused and not sparse:
+            raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
+        self._stores: dict[str, Store] = {}
+        for name, table in self._tables.items():
+            if fused:
+                self._stores[name] = (HashStore if table.dynamic else DenseStore)(table, self.seed)
+            else:  # past add_module, which refuses names such as "training" or "a.b"
+                self._modules[name] = TableWeight(table, self.seed)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make what looks up: it has native parts, and is made anew in copies."""
+        if not self.fused:
+            self.group = None
+            self._lookup: Any = UnfusedLookup(self._features, self._weights(), self.sparse)
+            return
+        self.group = TableGroup(self._stores, {name for name, table in self._tables.items() if table.trainable})
+        self._lookup = self.group.lookup_fn(self._features)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: part for name, part in self.__dict__.items() if name not in ("group", "_lookup")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._connect()
+
+    # -- lookups ------------------------------------------------------------------------------------------
+
+    def forward(self, ids: IdBlock | Batch | Mapping[str, Tensor | Ragged]) -> Embeddings:
+        """The embeddings of every feature; other features of the block are ignored."""
+        block = self._block(ids)
+        inner = multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
+        flat, rows = self._lookup(inner, self.training)
+        found = zip(self._sequences, rows, strict=True)
+        sequences = {name: Ragged.trusted(part, block[name].offsets) for name, part in found}
+        return Embeddings(self._names, self._dims, flat, sequences)
+
+    def _block(self, ids: Any) -> IdBlock:
+        if isinstance(ids, Mapping):
+            self._check_features(tuple(ids))
+            return IdBlock.from_ragged({name: ids[name] for name in self._names})
+        block = ids.ids if isinstance(ids, Batch) else ids
+        if not isinstance(block, IdBlock):
+            raise TypeError(f"ids must be an IdBlock, a Batch or a mapping of features, got {type(ids).__name__}")
+        self._check_features(block.names)
+        if block.device.type != "cpu":
+            raise ValueError(f"ids are on {block.device}, but the rows on cpu; move them with block.to('cpu')")
+        return block
+
+    def _check_features(self, names: tuple[str, ...]) -> None:
+        if absent := [name for name in self._names if name not in names]:
+            have = ", ".join(map(str, names)) or "none"
+            raise UnknownName(f"no feature {', '.join(map(repr, absent))} among the ids; there are {have}")
+
+    @torch.no_grad()
+    def lookup(self, name: str, ids: Tensor | Sequence[int]) -> Tensor:
+        """The rows [..., dim] of ids [...] in a table: no gradient, no new rows; zeros for an id that has none.
+
+        >>> EmbeddingCollection([Table("item", dim=4, rows=100)]).lookup("item", [3, 5]).shape
+        torch.Size([2, 4])
+        """
+        table, home, keys = self._table(name), self._homes()[name], torch.as_tensor(ids)
+        if keys.numel() and (keys.is_floating_point() or keys.is_complex()):
+            raise TypeError(f"ids must be whole numbers, got {keys.dtype}")
+        flat = keys.reshape(-1).to(torch.int64)
+        if table.hashes is None:
+            rows = home.lookup(flat)
+        else:
+            spread = home.lookup(multi_hash.rows_of(flat, table.hashes).flatten())
+            rows = spread.float().unflatten(0, (len(flat), table.group)).sum(1).to(spread.dtype)
+        return rows.view(*keys.shape, table.dim)
+
+    # -- what it is ---------------------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables by name, as declared."""
+        return dict(self._tables)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features, in the order of the output."""
+        return self._names
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimension of every feature."""
+        return self._dims
+
+    def __getitem__(self, name: str) -> Store:
+        """The store that holds a table's rows."""
+        self._table(name)
+        if not self.fused:
+            raise TypeError(
+                f"with fused=False a table is a parameter and has no store; see .get_parameter('{name}.weight')"
+            )
+        return self._stores[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tables
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            raise UnknownName(f"no table {name!r} in this collection; it has {', '.join(self._tables)}")
+        return self._tables[name]
+
+    def _weights(self) -> dict[str, TableWeight]:
+        return {name: part for name, part in self._modules.items() if isinstance(part, TableWeight)}
+
+    def _homes(self) -> Mapping[str, Store | TableWeight]:
+        return self._stores if self.fused else self._weights()
+
+    def extra_repr(self) -> str:
+        rows = [("table", "dim", "rows", "dtype", "features")]
+        for table in self._tables.values():
+            features = ", ".join(f"{name} ({combiner})" for name, combiner in table.combiners.items())
+            kind = str(table.dtype).removeprefix("torch.")
+            rows.append((table.name, str(table.dim), table.size(), kind, features))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join(lines)
+
+    # -- state_dict ---------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for store in self._stores.values():  # parameters save themselves
+            state.save(store, prefix, destination)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        strange: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, strange, error_msgs)
+        homes = self._homes()
+        mine = {f"{prefix}{name}.{key}" for name, home in homes.items() for key in state.keys(home.table)}
+        unexpected_keys.extend(key for key in strange if key not in mine)
+        self.load_report, missing = state.load_all(homes, state_dict, prefix)
+        missing_keys.extend(missing)
+
+
+def _by_name(tables: Sequence[Table]) -> dict[str, Table]:
+    if isinstance(tables, Table) or not all(isinstance(table, Table) for table in tables):
+        raise TypeError(f"tables must be a list of Table, got {tables!r}")
+    if not tables:
+        raise ValueError("a collection needs at least one table")
+    names = [table.name for table in tables]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"tables must have different names, but {', '.join(twice)} appears more than once")
+    return {table.name: table for table in tables}
+
+
+def _features(tables: Mapping[str, Table]) -> tuple[FeatureSpec, ...]:
+    fed: dict[str, FeatureSpec] = {}
+    for table in tables.values():
+        for name, combiner in table.combiners.items():
+            if name in fed:
+                raise ValueError(
+                    f"feature {name!r} feeds table {fed[name].table!r} and table {table.name!r}, but outputs are named "
+                    "by feature; put one of the tables into a collection of its own"
+                )
+            fed[name] = FeatureSpec(name, table.name, combiner, table.group)
+    return tuple(fed.values())

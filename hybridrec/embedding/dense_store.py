@@ -1,0 +1,111 @@
+"""Rows 0 … n - 1 in one run of memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hybridrec import _native
+from hybridrec.embedding.initial import initial_rows
+from hybridrec.embedding.native_store import NativeStore, row_spec
+from hybridrec.embedding.out_of_range import resolve
+from hybridrec.embedding.store import RowData, Slots, Snapshot
+from hybridrec.embedding.table import Table
+from hybridrec.optim.rule import RowRule
+
+
+class DenseStore(NativeStore):
+    """The rows of a fixed table; a slot is an id.
+
+    >>> DenseStore(Table("item", dim=4, rows=10)).lookup(torch.tensor([3, 3])).shape
+    torch.Size([2, 4])
+    """
+
+    def __init__(self, table: Table, seed: int = 0) -> None:
+        _native.set_threads(torch.get_num_threads())
+        super().__init__(table, seed, _fresh(table, seed))
+        self._clock = 0
+        self._weight = self._view(self.native.weight())
+
+    def _view(self, array: object) -> Tensor:
+        """A tensor over native memory, which stays as long as the tensor does."""
+        tensor = torch.from_numpy(array)
+        return tensor if self.dtype == torch.float32 else tensor.view(self.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """All rows [n, dim] as they lie in memory: writing to it changes them."""
+        return self._weight
+
+    def state(self, name: str) -> Tensor:
+        """All rows' optimizer state of this name, [n, dim] or [n], as it lies in memory until a rule is attached."""
+        assert self.rule is not None, "no optimizer has attached its state"
+        values = torch.from_numpy(self.native.state(self.rule.names.index(name)))
+        return values[:, 0] if self.rule.state[self.rule.names.index(name)].per_row else values
+
+    # -- a step -------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> int:
+        return self._clock
+
+    def advance(self) -> None:
+        self._clock += 1
+
+    def stepped(self, not_finite: int) -> None:
+        super().stepped(not_finite)
+        self.advance()  # a dynamic table advances by itself
+
+    def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
+        unique, inverse = resolve(self.table, self.checked(ids)).unique(return_inverse=True)
+        return Slots(unique, inverse, unique.to(torch.uint32), self._clock if train else None)
+
+    def _find(self, ids: Tensor) -> Tensor:
+        return resolve(self.table, ids).to(torch.uint32)
+
+    def _place(self, ids: Tensor) -> Tensor:
+        return ids.to(torch.uint32)
+
+    # -- all rows -----------------------------------------------------------------------------------------
+
+    def ids(self) -> Tensor:
+        return torch.arange(len(self))
+
+    def snapshot(self) -> Snapshot:
+        state = {name: self.state(name).clone() for name in self._state_names()}
+        return Snapshot(RowData(self.ids(), self.weight.clone(), state), self._clock, self.rule)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._take(snapshot.rule)
+        self.check(*snapshot.data)
+        self.weight.copy_(snapshot.data.rows)
+        for name, values in snapshot.data.state.items():
+            self.state(name).copy_(values)
+        self._clock = snapshot.clock
+
+    def _take(self, rule: RowRule | None) -> None:
+        if rule != self.rule:
+            self.detach() if rule is None else self.attach(rule)
+
+    def erase(self, ids: Tensor) -> None:
+        key = _native.table_key(self.table.name, self.seed)
+        ids = self.checked(ids)
+        self.load(ids, initial_rows(self.table.init, key, ids, self.dim, self.dtype))
+
+    def clear(self) -> None:
+        self.weight.copy_(self._view(_fresh(self.table, self.seed).weight()))
+        for column in self.rule.state if self.rule else ():
+            self.state(column.name).fill_(column.fill)
+
+    def dirty(self, since: int) -> Tensor:
+        return self.ids() if self._clock > since else torch.empty(0, dtype=torch.int64)
+
+    def counters(self) -> dict[str, int]:
+        return {"nan_rows": self.nan_rows}
+
+    def memory(self) -> dict[str, float]:
+        return {**self.native.memory(), "index": 0, "overhead_per_row": 0.0}
+
+
+def _fresh(table: Table, seed: int) -> _native.DenseTable:
+    return _native.DenseTable(row_spec(table, seed), table.fixed_rows, table.out_of_range or "error")

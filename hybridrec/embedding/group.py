@@ -1,0 +1,142 @@
+"""TableGroup: tables that are updated together, and the queue of their gradients."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from hybridrec import _native
+from hybridrec.embedding.native_store import NativeStore, native_step
+from hybridrec.ops.pooled_lookup.op import Lookup
+from hybridrec.optim.handle import RowHandle
+from hybridrec.optim.rule import RowRule, RowStep
+
+
+class FeatureSpec(NamedTuple):
+    """A feature of a lookup: the table that it reads, how its bags are pooled, and the slots of each id."""
+
+    name: str
+    table: str
+    combiner: str
+    group: int = 1
+
+
+@dataclass(eq=False)
+class QueuedCall:
+    """The gradients of one backward call: what native code reads, the tensors it points into, and whom it concerns."""
+
+    native: _native.Pending
+    tensors: tuple[Any, ...]
+    left: set[str] = field(default_factory=set)  # tables whose rows have not taken their step
+
+
+class TableGroup:
+    """Tables with one queue of gradients: lookups fill it in their backward, `step` empties it in one fused pass.
+
+    Row optimizers claim the tables; see `hybridrec.optim.group.RowGroup` for what they ask.
+    """
+
+    def __init__(self, stores: Mapping[str, Any], trainable: set[str]) -> None:
+        self.stores: dict[str, NativeStore] = dict(stores)
+        self.names = tuple(stores)
+        self.natives = [store.native for store in self.stores.values()]
+        self.handles = {name: RowHandle(self, name) for name in self.names if name in trainable}  # pyright: ignore
+        self._owners: dict[str, weakref.ref[Any]] = {}
+        self._queue: list[QueuedCall] = []
+        self._update = _native.RowUpdate(self.natives)
+
+    def lookup_fn(self, features: tuple[FeatureSpec, ...]) -> Lookup:
+        """What looks up these features, and queues their gradients here."""
+        return Lookup(self, features)
+
+    # -- who updates what ---------------------------------------------------------------------------------
+
+    def claim(self, name: str, rule: RowRule, owner: object) -> None:
+        """Make room for the rule's state; ValueError where another living optimizer has the table."""
+        taken = self._owner(name)
+        if taken is not None and taken is not owner:
+            raise ValueError(
+                f"table {name!r} is updated by another {type(taken).__name__}; call its release() first, or give this "
+                "one other tables="
+            )
+        self._owners[name] = weakref.ref(owner)
+        self.stores[name].attach(rule)
+
+    def release(self, name: str, owner: object) -> None:
+        """Undo the owner's claim and drop the state; nothing where the owner has none."""
+        if self._owner(name) is owner:
+            del self._owners[name]
+            self.stores[name].detach()
+
+    def _owner(self, name: str) -> object | None:
+        reference = self._owners.get(name)
+        return None if reference is None else reference()
+
+    # -- the queue ----------------------------------------------------------------------------------------
+
+    def queue(self, native: _native.Pending, tensors: tuple[Any, ...], tables: Iterable[str]) -> None:
+        """Keep the gradients of a backward call until the step."""
+        trained = {name for name in tables if name in self.handles}
+        for name in sorted(trained):
+            if self._owner(name) is None:
+                raise RuntimeError(
+                    f"a gradient has come for table {name!r}, but no row optimizer updates it; make one, such as "
+                    "hybridrec.optim.Adagrad(model, lr=0.05), or declare the table with trainable=False"
+                )
+        if trained:
+            self._queue.append(QueuedCall(native, tensors, trained))
+
+    def pending(self, name: str) -> int:
+        """How many backward calls have queued gradients for the table."""
+        return sum(name in call.left for call in self._queue)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Empty the queues of these tables."""
+        gone = set(names)
+        for call in self._queue:
+            call.left -= gone
+        self._queue = [call for call in self._queue if call.left]
+
+    def finite(self, names: Iterable[str]) -> bool:
+        """Whether all queued gradients of these tables are finite."""
+        wanted = set(names)
+        return self._update.finite(self._calls(wanted), [name in wanted for name in self.names])
+
+    # -- the step -----------------------------------------------------------------------------------------
+
+    def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
+        """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
+        plain = RowStep(rule=RowRule("sgd"), lr=0.0, step=1)
+        scales = {name: steps[name].grad_scale if steps else 1.0 for name in names}
+        results = self._apply(dict.fromkeys(scales, plain), norm_only=True)
+        return math.sqrt(sum(results[name][2] * scale**2 for name, scale in scales.items()))
+
+    def step(self, steps: Mapping[str, RowStep]) -> None:
+        """Update the tables named, in one pass over all of them, and empty their queues."""
+        for name in (name for name, step in steps.items() if step.nan == "raise"):
+            if not self.finite([name]):
+                raise FloatingPointError(
+                    f"table {name!r} has gradients that are not finite; nothing was changed. Find their cause, or "
+                    "leave such rows out with nan='skip'"
+                )
+        for name, (_, not_finite, _) in self._apply(steps, norm_only=False).items():
+            self.stores[name].stepped(not_finite)
+        self.discard(steps)
+
+    def _apply(self, steps: Mapping[str, RowStep], norm_only: bool) -> dict[str, tuple[int, int, float]]:
+        _native.set_threads(torch.get_num_threads())
+        native = [native_step(steps[name]) if name in steps else None for name in self.names]
+        results = self._update.apply(self._calls(set(steps)), native, norm_only)
+        return {name: result for name, result in zip(self.names, results, strict=True) if name in steps}
+
+    def _calls(self, tables: set[str]) -> list[_native.Pending]:
+        calls = [call for call in self._queue if call.left & tables]
+        for call in calls:
+            if len(call.left) < len(self.handles):
+                call.native.wanted = [name in call.left for name in self.names]
+        return [call.native for call in calls]

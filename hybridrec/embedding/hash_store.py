@@ -1,0 +1,157 @@
+"""Rows of any ids in native memory, which come as training sees them and go by the table's policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hybridrec import _native
+from hybridrec.embedding.native_store import NativeStore, row_spec
+from hybridrec.embedding.policies import LFU, LRU, TTL, MinCount, Probability
+from hybridrec.embedding.store import RowData, Slots, Snapshot
+from hybridrec.embedding.table import Table
+
+
+class HashStore(NativeStore):
+    """The rows of a dynamic table.
+
+    >>> store = HashStore(Table("user", dim=4, capacity=1000))
+    >>> store.release(store.prepare(torch.tensor([-5, 7, 7]), train=True))
+    >>> store.ids()
+    tensor([-5,  7])
+    """
+
+    def __init__(self, table: Table, seed: int = 0) -> None:
+        _native.set_threads(torch.get_num_threads())
+        super().__init__(table, seed, _fresh(table, seed))
+
+    # -- a step -------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> int:
+        return self.native.clock
+
+    def advance(self) -> None:
+        self.native.advance()
+
+    def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
+        ids = self.checked(ids)
+        if train and step is not None:
+            self.native.clock = step
+        slots = self._admit(ids) if train else self._find(ids)
+        unique, inverse = ids.unique(return_inverse=True)
+        of_unique = torch.empty(len(unique), dtype=torch.int64).index_copy_(0, inverse, slots.long())
+        return Slots(unique, inverse, of_unique.to(torch.uint32), self.clock if train else None)
+
+    def _admit(self, ids: Tensor) -> Tensor:
+        slots = torch.empty(len(ids), dtype=torch.uint32)
+        try:
+            self.native.admit(ids.data_ptr(), len(ids), slots.data_ptr())
+        except ValueError as error:  # more rows in flight than the table may hold
+            raise full_error(self.table, error) from None
+        return slots
+
+    def _find(self, ids: Tensor) -> Tensor:
+        ids, slots = ids.contiguous(), torch.empty(len(ids), dtype=torch.uint32)
+        self.native.find(ids.data_ptr(), len(ids), slots.data_ptr())
+        return slots
+
+    def _place(self, ids: Tensor) -> Tensor:
+        slots, there = torch.empty(len(ids), dtype=torch.uint32), self._find(ids)
+        there = there[there.view(torch.int32) != -1]
+        touched, counts = self._scores(there)
+        try:
+            self.native.put(ids.data_ptr(), len(ids), slots.data_ptr())
+        except ValueError as error:
+            self._set_scores(there, touched, counts)  # which were touched, lest they make room for the others
+            raise full_error(self.table, error) from None
+        return slots
+
+    # -- all rows -----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.native.live()) if isinstance(self.table.eviction, TTL) else len(self.native)
+
+    def ids(self) -> Tensor:
+        slots = torch.from_numpy(self.native.live())
+        ids = torch.empty(len(slots), dtype=torch.int64)
+        self.native.ids(slots.data_ptr(), len(slots), ids.data_ptr())
+        return ids
+
+    def read(self, ids: Tensor) -> RowData:
+        data = super().read(ids)
+        touched, counts = self._scores(self._find(ids))
+        return data._replace(touched=touched, counts=counts if self._counted else None)
+
+    @property
+    def _counted(self) -> bool:
+        return isinstance(self.table.eviction, LFU)
+
+    def _scores(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        touched, counts = torch.zeros(2, len(slots), dtype=torch.int64).unbind()
+        self.native.scores(slots.data_ptr(), len(slots), touched.data_ptr(), counts.data_ptr())
+        return touched, counts
+
+    def _set_scores(self, slots: Tensor, touched: Tensor, counts: Tensor) -> None:
+        self.native.set_scores(slots.data_ptr(), len(slots), touched.data_ptr(), counts.data_ptr())
+
+    def load(
+        self,
+        ids: Tensor,
+        rows: Tensor,
+        state: Mapping[str, Tensor] | None = None,
+        touched: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> None:
+        super().load(ids, rows, state, touched, counts)
+        seen = torch.full_like(ids, self.clock) if touched is None else touched.long().contiguous()
+        often = torch.ones_like(ids) if counts is None else counts.long().contiguous()
+        self._set_scores(self._find(ids), seen, often)
+
+    def snapshot(self) -> Snapshot:
+        sketch = self.native.sketch()
+        counts = None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
+        return Snapshot(self.export(), self.clock, self.rule, counts)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.check(snapshot.data.ids, snapshot.data.rows, None, snapshot.data.touched, snapshot.data.counts)
+        self.clear()
+        if snapshot.rule != self.rule:
+            self.detach() if snapshot.rule is None else self.attach(snapshot.rule)
+        self.native.clock = snapshot.clock
+        self.load(*snapshot.data)
+        if snapshot.sketch is not None:
+            self.native.set_sketch(snapshot.sketch.numpy().tobytes())
+
+    def erase(self, ids: Tensor) -> None:
+        ids = self.checked(ids)
+        self.native.erase(ids.data_ptr(), len(ids))
+
+    def clear(self) -> None:
+        self.native.clear()
+
+    def dirty(self, since: int) -> Tensor:
+        ids = self.ids()
+        return ids[self._scores(self._find(ids))[0] >= since]
+
+    def counters(self) -> dict[str, int]:
+        return {**self.native.counters(), "nan_rows": self.nan_rows}
+
+    def memory(self) -> dict[str, float]:
+        return {**self.native.memory(), **self.native.overhead()}
+
+
+def full_error(table: Table, error: Exception | str) -> ValueError:
+    """What to raise where a step needs more rows at once than the table may hold."""
+    what = str(error).removeprefix("table ")
+    return ValueError(f"table {table.name!r} {what}; give it a larger capacity, or take smaller batches")
+
+
+def _fresh(table: Table, seed: int) -> _native.HashTable:
+    kind = {LRU: "lru", LFU: "lfu", TTL: "ttl"}.get(type(table.eviction), "none")
+    steps = table.eviction.steps if isinstance(table.eviction, TTL) else 0
+    probability = table.admission.p if isinstance(table.admission, Probability) else 1.0
+    count = table.admission.k if isinstance(table.admission, MinCount) else 0
+    return _native.HashTable(row_spec(table, seed), table.capacity, kind, steps, probability, count)

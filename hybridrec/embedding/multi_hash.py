@@ -1,0 +1,63 @@
+"""Multi-hash features: every id becomes several rows of its table, found by hashing over and over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.id_hash import hash_ids, remainder
+from hybridrec.embedding.policies import MultiHash
+from hybridrec.types import IdBlock
+
+
+def rows_of(ids: Tensor, hashes: MultiHash) -> Tensor:
+    """The rows of every id, int64 [N, rounds]: row r lies in block r of `size` rows.
+
+    Round r hashes the hash of round r - 1, and round 0 the id: XXH64 of 8 bytes with seed 0.
+
+    >>> rows_of(torch.tensor([5, 6]), MultiHash(rounds=2, size=10)) // 10
+    tensor([[0, 1],
+            [0, 1]])
+    """
+    rows, bits = [], ids
+    for turn in range(hashes.rounds):
+        bits = hash_ids(bits)
+        rows.append(remainder(bits, hashes.size) + turn * hashes.size)
+    return torch.stack(rows, dim=1)
+
+
+def expand(block: IdBlock, hashes: Mapping[str, MultiHash]) -> IdBlock:
+    """The block with the ids of the features named in `hashes` replaced by their rows, one id's rows together.
+
+    >>> block = expand(IdBlock.from_lists({"a": [1, 2], "b": [[7], []]}), {"b": MultiHash(3, 10)})
+    >>> block["a"].to_list(), block.lengths("b")
+    ([[1], [2]], tensor([3, 0]))
+    """
+    rounds = [hashes[name].rounds if name in hashes else 1 for name in block.names]
+    values = [_values(block[name].flat, hashes.get(name)) for name in block.names]
+    ragged = [turns for turns, hot in zip(rounds, block.hotness, strict=True) if hot is None]
+    return IdBlock(
+        block.names,
+        torch.cat(values),
+        (0, *accumulate(len(part) for part in values)),
+        tuple(None if hot is None else hot * turns for hot, turns in zip(block.hotness, rounds, strict=True)),
+        block.offsets * block.offsets.new_tensor(ragged)[:, None],
+        _weights(block, rounds),
+        batch_size=block.batch_size,
+    )
+
+
+def _values(ids: Tensor, hashes: MultiHash | None) -> Tensor:
+    return ids if hashes is None else rows_of(ids, hashes).flatten()
+
+
+def _weights(block: IdBlock, rounds: list[int]) -> Tensor | None:
+    """Every row of an id has the id's weight."""
+    if block.weights is None:
+        return None
+    parts = [block.weights[a:b] for a, b in zip(block.starts, block.starts[1:], strict=False)]
+    spread = [part if turns == 1 else part.repeat_interleave(turns) for part, turns in zip(parts, rounds, strict=True)]
+    return torch.cat(spread)

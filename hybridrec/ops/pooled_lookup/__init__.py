@@ -1,0 +1,1 @@
+"""Rows of ids, pooled per bag."""

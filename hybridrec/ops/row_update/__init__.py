@@ -1,0 +1,1 @@
+"""One optimizer step on the rows that have a gradient."""
