@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # The editable install lists the modules it finds: a new one, or a change of the native code, installs it again.
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard csrc/*)
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard csrc/*.* csrc/kernels/*)
 MODULES := $(shell find hybridrec -name '*.py' | LC_ALL=C sort | cksum | cut -d' ' -f1)
 EDITABLE := $(PIP) --no-build-isolation --editable
 
@@ -23,8 +23,9 @@ test-slow: $(VENV)/developed-$(MODULES)
 	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu"
 	$(MAKE) test-native
 
-# The C++ core under the address and undefined-behaviour sanitizers.
+# The C++ core under sanitizers: its own tests (threads, addresses), then the Python tests that lean on it.
 test-native: $(VENV)/developed-$(MODULES)
+	$(BIN)/python tests/native.py
 	$(BIN)/python tests/sanitized.py
 
 # What needs a CUDA device.
@@ -42,6 +43,7 @@ format: $(VENV)/developed-$(MODULES)
 
 bench: $(VENV)/developed-$(MODULES)
 	$(BIN)/python benchmarks/data.py --json --save
+	$(BIN)/python benchmarks/embedding_cpu.py --json --save
 
 # torch first and by its exact version, so that nothing else pulls another build of it.
 $(VENV)/torch: constraints.txt

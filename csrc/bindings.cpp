@@ -47,7 +47,7 @@ const char* fault_name(Fault::What what) {
 }
 
 // (block, sections, starts) on success, (kind, column, chunk, row, found, wanted) on a fault in the data.
-nb::object pack(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>& chunks, const Rows& rows, Arena& arena) {
+nb::object pack(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>& chunks, const RowChoice& rows, Arena& arena) {
   std::vector<const Chunk*> pointers;
   for (const auto& chunk : chunks) pointers.push_back(chunk.get());
   Packed packed;
@@ -69,7 +69,7 @@ nb::object pack(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>&
 
 nb::object pack_runs(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>& chunks,
                      const std::vector<std::vector<int64_t>>& runs, Arena& arena) {
-  Rows rows{};
+  RowChoice rows{};
   for (const auto& run : runs) {
     if (run.size() != 3 || run[0] < 0 || run[0] >= static_cast<int64_t>(chunks.size()) || run[1] < 0 ||
         run[1] > run[2] || run[2] > chunks[run[0]]->rows())
@@ -83,12 +83,12 @@ nb::object pack_runs(const Packer& packer, const std::vector<std::shared_ptr<Chu
 nb::object pack_rows(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>& chunks, const Index& chunk_of,
                      const Index& row_of, Arena& arena) {
   if (chunk_of.size() != row_of.size()) throw nb::value_error("chunk_of and row_of differ in length");
-  Rows rows{static_cast<int64_t>(row_of.size()), {}, chunk_of.data(), row_of.data()};
+  RowChoice rows{static_cast<int64_t>(row_of.size()), {}, chunk_of.data(), row_of.data()};
   for (int64_t j = 0; j < rows.count; ++j)
     if (rows.chunk_of[j] < 0 || rows.chunk_of[j] >= static_cast<int64_t>(chunks.size()) || rows.row_of[j] < 0 ||
         rows.row_of[j] >= chunks[rows.chunk_of[j]]->rows())
       throw nb::value_error("a row lies outside its chunk");
-  if (rows.count == 0) return pack(packer, chunks, Rows{}, arena);
+  if (rows.count == 0) return pack(packer, chunks, RowChoice{}, arena);
   return pack(packer, chunks, rows, arena);
 }
 

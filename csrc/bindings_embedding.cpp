@@ -111,6 +111,17 @@ bool finite(const RowUpdate& self, const std::vector<Pending*>& pending, const s
   return self.finite(calls, tables);
 }
 
+// The lock of a table that has one: shared to read its rows, alone to change them.
+std::shared_lock<std::shared_mutex> reading(const Table& table) {
+  const auto* hash = dynamic_cast<const HashTable*>(&table);
+  return hash ? std::shared_lock(hash->lock()) : std::shared_lock<std::shared_mutex>();
+}
+
+std::unique_lock<std::shared_mutex> changing(Table& table) {
+  auto* hash = dynamic_cast<HashTable*>(&table);
+  return hash ? std::unique_lock(hash->lock()) : std::unique_lock<std::shared_mutex>();
+}
+
 void bind_tables(nb::module_& m) {
   nb::class_<RowSpec>(m, "RowSpec")
       .def("__init__", [](RowSpec* self, uint64_t key, int64_t dim, const std::string& dtype, const std::string& init, double scale) {
@@ -123,24 +134,29 @@ void bind_tables(nb::module_& m) {
       .def_prop_ro("slots_in_use", [](const Table& t) { return t.rows.size(); })
       .def("attach", [](Table& t, std::vector<int64_t> widths, std::vector<float> fills) {
         nb::gil_scoped_release release;
+        const auto lock = changing(t);
         t.rows.attach(std::move(widths), std::move(fills));
       }, "widths"_a, "fills"_a)
       .def("gather", [](const Table& t, Address slots, int64_t n, Address out) {
         nb::gil_scoped_release release;
+        const auto lock = reading(t);
         kernels().gather(t.rows.spec(), t.rows.column(), at<const uint32_t>(slots), n, at<float>(out));
       }, "slots"_a, "n"_a, "out"_a)
       .def("scatter", [](Table& t, Address slots, int64_t n, Address rows) {
         nb::gil_scoped_release release;
+        const auto lock = changing(t);
         kernels().scatter(t.rows.spec(), t.rows.column(), at<const uint32_t>(slots), n, at<const float>(rows));
       }, "slots"_a, "n"_a, "rows"_a)
       .def("gather_state", [](const Table& t, int k, Address slots, int64_t n, Address out) {
         nb::gil_scoped_release release;
+        const auto lock = reading(t);
         const int64_t width = t.rows.width(k);
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(at<float>(out) + i * width, t.rows.state(k).at(at<const uint32_t>(slots)[i]), 4 * width);
       }, "k"_a, "slots"_a, "n"_a, "out"_a)
       .def("scatter_state", [](Table& t, int k, Address slots, int64_t n, Address in) {
         nb::gil_scoped_release release;
+        const auto lock = changing(t);
         const int64_t width = t.rows.width(k);
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(t.rows.state(k).at(at<const uint32_t>(slots)[i]), at<const float>(in) + i * width, 4 * width);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 namespace hybridrec {
 
@@ -19,38 +21,85 @@ struct Digits {
 
 constexpr int kMostDigits = 4, kMostCounters = 1 << 11;
 
-// Sorts the items (slot << 32 | what) of `n` occurrences that `emit(f)` gives to f one by one, twice the same. Slots
-// have `bits` bits that differ. Both buffers hold n items; the result is in one of them.
-template <typename Emit>
-uint64_t* sort_by_slot(const Emit& emit, int bits, uint64_t* a, uint64_t* b, int64_t& n) {
+// Occurrences by row: row r has slot slots[r] and occurrences [starts[r], starts[r + 1]), each `what[i] & mask`.
+struct BySlot {
+  int64_t rows, count;
+  const uint32_t *slots, *starts, *what;
+  uint32_t mask;
+};
+
+// Sorts items slot << low | what, of which `emit(f)` gives slot and what to f one by one. Slots have `bits` bits. Both
+// buffers hold all items; the result is in one of them.
+template <typename Item, typename Emit>
+Item* sort_items(const Emit& emit, int bits, int low, Item* a, Item* b, int64_t& n) {
   static thread_local uint32_t counters[kMostDigits][kMostCounters];
   const Digits digits(bits);
   const uint32_t mask = (1u << digits.width) - 1;
   for (int d = 0; d < digits.count; ++d) std::memset(counters[d], 0, sizeof(uint32_t) << digits.width);
-  n = 0;
-  emit([&](uint32_t slot, uint32_t) {
-    for (int d = 0; d < digits.count; ++d) ++counters[d][slot >> d * digits.width & mask];
-    ++n;
-  });
-  for (int d = 0; d < digits.count; ++d)
+  Item* end = a;
+  emit([&](uint32_t slot, uint32_t what) { *end++ = static_cast<Item>(slot) << low | what; });
+  const int64_t count = end - a;
+  for (int64_t i = 0; i < count; ++i)
+    for (int d = 0; d < digits.count; ++d) ++counters[d][a[i] >> (low + d * digits.width) & mask];
+  for (int d = 0; d < digits.count; ++d) {
+    uint32_t* counter = counters[d];
     for (uint32_t i = 0, at = 0; i <= mask; ++i) {
-      const uint32_t here = counters[d][i];
-      counters[d][i] = at;
+      const uint32_t here = counter[i];
+      counter[i] = at;
       at += here;
     }
-  uint32_t* counter = counters[0];
-  emit([&](uint32_t slot, uint32_t what) {
-    a[counter[slot & mask]++] = static_cast<uint64_t>(slot) << 32 | what;
-  });
-  for (int d = 1; d < digits.count; ++d) {
-    counter = counters[d];
-    const int shift = 32 + d * digits.width;
-    for (int64_t i = 0; i < n; ++i) b[counter[a[i] >> shift & mask]++] = a[i];
-    uint64_t* next = b;
-    b = a;
-    a = next;
+    const int shift = low + d * digits.width;
+    for (int64_t i = 0; i < count; ++i) b[counter[a[i] >> shift & mask]++] = a[i];
+    std::swap(a, b);
   }
+  n = count;
   return a;
 }
+
+// Memory for n occurrences, kept from step to step: fresh memory costs more than the sort.
+class SlotSorter {
+ public:
+  // Emitted slots have `bits` bits and are counted from `base`; what occurs there has `low` bits; `most` occurrences.
+  template <typename Emit>
+  BySlot sort(const Emit& emit, uint32_t base, int bits, int low, int64_t most) {
+    hold(most);
+    int64_t n = 0;
+    if (bits + low <= 32) {  // slot and occurrence in one word: half the memory to move
+      uint32_t* items = sort_items(emit, bits, low, reinterpret_cast<uint32_t*>(a_.data()), reinterpret_cast<uint32_t*>(b_.data()), n);
+      const int64_t rows = find_rows(items, n, low, base);
+      return {rows, n, slots_.data(), starts_.data(), items, static_cast<uint32_t>((uint64_t{1} << low) - 1)};
+    }
+    const uint64_t* items = sort_items(emit, bits, 32, a_.data(), b_.data(), n);
+    const int64_t rows = find_rows(items, n, 32, base);
+    auto* what = reinterpret_cast<uint32_t*>(items == a_.data() ? b_.data() : a_.data());
+    for (int64_t i = 0; i < n; ++i) what[i] = static_cast<uint32_t>(items[i]);
+    return {rows, n, slots_.data(), starts_.data(), what, 0xFFFFFFFFu};
+  }
+
+ private:
+  void hold(int64_t occurrences) {
+    if (static_cast<int64_t>(starts_.size()) > occurrences) return;
+    a_.resize(occurrences), b_.resize(occurrences), starts_.resize(occurrences + 1), slots_.resize(occurrences + 1);
+  }
+
+  template <typename Item>
+  int64_t find_rows(const Item* items, int64_t n, int low, uint32_t base) {
+    int64_t rows = 0;
+    uint32_t before = 0;
+    uint32_t *starts = starts_.data(), *slots = slots_.data();
+    for (int64_t i = 0; i < n; ++i) {
+      const auto slot = static_cast<uint32_t>(static_cast<uint64_t>(items[i]) >> low);
+      starts[rows] = static_cast<uint32_t>(i);  // overwritten by the next row's, unless this is a new row
+      slots[rows] = base + slot;
+      rows += i == 0 || slot != before;
+      before = slot;
+    }
+    starts[rows] = static_cast<uint32_t>(n);
+    return rows;
+  }
+
+  std::vector<uint64_t> a_, b_;
+  std::vector<uint32_t> starts_, slots_;
+};
 
 }  // namespace hybridrec

@@ -26,7 +26,7 @@ class DenseWriter {
 
   int matrix() const { return field_.matrix; }
 
-  // Rows [start, stop) of one chunk, at most kRows of them, to the rows of `block`.
+  // RowChoice [start, stop) of one chunk, at most kRows of them, to the rows of `block`.
   bool run(int64_t chunk, int64_t start, int64_t stop, float* block, Fault& fault) const {
     float* out = block + field_.at;
     if (!plain_) {
@@ -45,8 +45,8 @@ class DenseWriter {
     return true;
   }
 
-  // Rows [from, to) of a gathered batch, likewise.
-  bool gather(const Rows& rows, int64_t from, int64_t to, float* block, Fault& fault) const {
+  // RowChoice [from, to) of a gathered batch, likewise.
+  bool gather(const RowChoice& rows, int64_t from, int64_t to, float* block, Fault& fault) const {
     float* out = block + field_.at;
     for (int64_t j = from; j < to; ++j, out += stride_) {
       if (!bases_.empty()) {
@@ -93,7 +93,7 @@ class DenseWriter {
 
 // All dense fields of a batch into its matrices. A block of rows is filled column by column in the cache, then streamed
 // to the matrix in one piece.
-inline bool write_dense(const std::vector<DenseWriter>& writers, const Rows& rows, float* const matrices[3],
+inline bool write_dense(const std::vector<DenseWriter>& writers, const RowChoice& rows, float* const matrices[3],
                         const int64_t widths[3], Fault& fault) {
   constexpr int64_t kRows = DenseWriter::kRows;
   std::vector<float> blocks[3];

@@ -19,14 +19,14 @@ HYBRIDREC_SIMD void shift_run(const In* in, int64_t shift, int64_t* out, int64_t
 }
 
 template <typename T>
-void gather_scalars(const T* const* base, const Rows& rows, T* out, int64_t stride) {
+void gather_scalars(const T* const* base, const RowChoice& rows, T* out, int64_t stride) {
   for (int64_t j = 0; j < rows.count; ++j) out[j * stride] = base[rows.chunk_of[j]][rows.row_of[j]];
 }
 
-// One id feature of one batch. Rows are visited as runs where they are contiguous, singly where they are gathered.
+// One id feature of one batch. RowChoice are visited as runs where they are contiguous, singly where they are gathered.
 class IdWriter {
  public:
-  IdWriter(const IdField& field, const Chunks& chunks, const Rows& rows) : field_(field), chunks_(chunks), rows_(rows) {
+  IdWriter(const IdField& field, const Chunks& chunks, const RowChoice& rows) : field_(field), chunks_(chunks), rows_(rows) {
     for (const Chunk* chunk : chunks) {
       const Column& column = chunk->column(field.column);
       clean_ = clean_ && column.validity == nullptr && column.values.validity == nullptr;
@@ -229,7 +229,7 @@ class IdWriter {
 
   const IdField& field_;
   const Chunks& chunks_;
-  const Rows& rows_;
+  const RowChoice& rows_;
   bool clean_ = true;  // no null anywhere: lengths are differences of offsets, ids are copied as they lie
 };
 

@@ -134,7 +134,7 @@ std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint
     const bool lines = rows.spec().dim % 16 == 0 && stride % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
     kernels().pool({rows.spec(), rows.column(), bags, to, stride, winners(out, task.feature), stream && lines}, task.first,
                    task.last);
-  });
+  }, block.small());
   return std::nullopt;
 }
 
@@ -147,7 +147,7 @@ std::optional<LookupFault> TableSet::resolve(const Block& block, uint32_t* slots
     const auto& table = static_cast<const DenseTable&>(*tables_[features_[task.feature].table]);
     const int64_t bad = table.resolve({block.values + at, slots + at, task.last - task.first});
     if (bad >= 0) first.note({LookupFault::What::Range, task.feature, task.first + bad, block.values[at + bad]});
-  });
+  }, block.small());
   return first.found();
 }
 
@@ -159,7 +159,7 @@ int64_t TableSet::find(const Block& block, bool train, uint32_t* slots) const {
     const int64_t at = block.picks[task.feature].start + task.first;
     auto& table = static_cast<HashTable&>(*tables_[features_[task.feature].table]);
     absent += table.find({block.values + at, slots + at, task.last - task.first}, train);
-  });
+  }, block.small());
   return absent;
 }
 

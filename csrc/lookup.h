@@ -30,6 +30,12 @@ struct Block {
   const float* weights;    // [values], or null
   int64_t batch;
   std::vector<Pick> picks;  // one per feature of the set
+
+  bool small() const {  // too few ids to share among threads
+    int64_t ids = 0;
+    for (const Pick& pick : picks) ids += pick.count;
+    return ids < 4096;
+  }
 };
 
 // Where pooled features, sequences and winners go; also where their gradients come from.

@@ -21,7 +21,7 @@ Packer::Packer(std::vector<IdField> ids, std::vector<DenseField> dense) : ids_(s
   for (const DenseField& field : dense_) width_[field.matrix] += field.width;
 }
 
-std::optional<Fault> Packer::pack(const Chunks& chunks, const Rows& rows, Arena& arena, Packed& out) const {
+std::optional<Fault> Packer::pack(const Chunks& chunks, const RowChoice& rows, Arena& arena, Packed& out) const {
   const int64_t n = rows.count;
   Fault fault{};
   std::vector<IdWriter> writers;

@@ -54,7 +54,7 @@ struct Fault {
 struct Run {
   int64_t chunk, start, stop;
 };
-struct Rows {
+struct RowChoice {
   int64_t count;
   std::vector<Run> runs;
   const int32_t* chunk_of = nullptr;
@@ -76,7 +76,7 @@ class Packer {
  public:
   Packer(std::vector<IdField> ids, std::vector<DenseField> dense);
   // Fills `out`, or says what is wrong with the input and leaves it empty.
-  std::optional<Fault> pack(const Chunks& chunks, const Rows& rows, Arena& arena, Packed& out) const;
+  std::optional<Fault> pack(const Chunks& chunks, const RowChoice& rows, Arena& arena, Packed& out) const;
 
  private:
   std::vector<IdField> ids_;

@@ -6,8 +6,8 @@
 #include <limits>
 #include <shared_mutex>
 #include <stdexcept>
+#include <utility>
 
-#include "by_slot.h"
 #include "half.h"
 #include "hash_table.h"
 #include "thread_pool.h"
@@ -54,6 +54,7 @@ struct RowUpdate::Job {
   std::vector<std::vector<int32_t>> places;
   int64_t ids = 0;
   int bits;  // of a slot
+  int low;   // of source << shift | occurrence
   StepResult result;
   std::mutex mutex;
 
@@ -81,12 +82,16 @@ struct RowUpdate::Job {
     }
   }
 
-  void run(const uint64_t* items, int64_t count, Scratch& scratch) {
+  void run(const BySlot& rows, std::vector<float>& scratch) {
+    scratch.resize(std::max<size_t>(scratch.size(), 2 * update.spec.dim + 32));
     Update mine = update;
-    mine.items = items;
-    mine.count = count;
-    mine.scratch = scratch.row.data();
-    mine.starts = scratch.starts.data();
+    mine.row_count = rows.rows;
+    mine.slots = rows.slots;
+    mine.starts = rows.starts;
+    mine.what = rows.what;
+    mine.count = rows.count;
+    mine.mask = rows.mask;
+    mine.scratch = scratch.data();
     kernels().update(mine);
     std::lock_guard lock(mutex);
     result.updated += mine.updated;
@@ -156,73 +161,80 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
   int64_t most = 1;
   for (const Part& part : job->parts) most = std::max(most, part.occurrences());
   const int shift = bit_width(static_cast<uint64_t>(most - 1));
-  if (bit_width(job->parts.size()) + shift > 32) throw std::length_error("more than 2^32 occurrences are pending for one table");
+  job->low = shift + bit_width(std::max<size_t>(job->parts.size(), 1) - 1);
+  if (job->low > 32) throw std::length_error("more than 2^32 occurrences are pending for one table");
   const auto* hash = dynamic_cast<const HashTable*>(&home);
-  job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(), shift, nullptr, 0,
-                 hash ? id_in : nullptr, hash, nullptr, nullptr, norm_only, 0, 0, 0, 0};
+  job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(),
+                 static_cast<int>(job->sources.size()), shift, 0, 0,
+                 nullptr, nullptr, nullptr, 0, hash ? id_in : nullptr, hash, nullptr, norm_only, 0, 0, 0};
   for (int k = 0; k < rows.states(); ++k) job->update.state[k] = rows.state(k);
   return job;
 }
 
 void RowUpdate::run_whole(Job& job, int worker) {
   Scratch& scratch = scratch_[worker];
-  scratch.hold(job.ids);
-  int64_t count = 0;
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
-  const uint64_t* items = sort_by_slot(emit, job.bits, scratch.a.data(), scratch.b.data(), count);
-  job.run(items, count, scratch);
+  job.run(scratch.sorter.sort(emit, 0, job.bits, job.low, job.ids), scratch.row);
 }
 
-// A large table: its occurrences are first dealt out by the high bits of the slot, in order, to parts that are then
-// sorted and updated like small tables.
-void RowUpdate::run_split(Job& job) {
-  const int high = std::min(job.bits, std::min(10, bit_width(static_cast<uint64_t>(job.ids / kPart))));
-  const int low = job.bits - high;
-  const int64_t parts = int64_t{1} << high;
-  struct Chunk {
-    size_t s;
+// Large tables: their occurrences are first dealt out by the high bits of the slot, in order, to parts that are then
+// sorted and updated like small tables. All tables go through each phase together.
+void RowUpdate::run_split(const std::vector<Job*>& jobs) {
+  struct Chunk {  // ids [first, last) of source s
+    size_t job, s;
+    int64_t first, last;
+    std::vector<int64_t> at;  // per part: how many items, then where the next one goes
+  };
+  struct Share {  // items [first, last) of a job, all of one part
+    size_t job;
+    uint32_t base;
     int64_t first, last;
   };
   std::vector<Chunk> chunks;
-  for (size_t s = 0; s < job.parts.size(); ++s)
-    for (int64_t first = 0; first < job.parts[s].bags.ids; first += kChunk)
-      chunks.push_back({s, first, std::min(first + kChunk, job.parts[s].bags.ids)});
-  std::vector<std::vector<int64_t>> at(chunks.size(), std::vector<int64_t>(parts, 0));
-  auto& pool = ThreadPool::instance();
-  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t c, int) {
-    job.emit_ids(chunks[c].s, chunks[c].first, chunks[c].last, [&](uint32_t slot, uint32_t) { ++at[c][slot >> low]; });
-  });
-  std::vector<int64_t> starts(parts + 1, 0);
-  int64_t total = 0;
-  for (int64_t p = 0; p < parts; ++p) {
-    starts[p] = total;
-    for (auto& counts : at) {
-      const int64_t here = counts[p];
-      counts[p] = total;
-      total += here;
-    }
+  std::vector<int> rest(jobs.size());  // bits of a slot within its part
+  std::vector<size_t> first_chunk;
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    const int high = std::min({jobs[j]->bits, 10, bit_width(static_cast<uint64_t>(jobs[j]->ids / kPart))});
+    rest[j] = jobs[j]->bits - high;
+    first_chunk.push_back(chunks.size());
+    for (size_t s = 0; s < jobs[j]->parts.size(); ++s)
+      for (int64_t first = 0; first < jobs[j]->parts[s].bags.ids; first += kChunk)
+        chunks.push_back({j, s, first, std::min(first + kChunk, jobs[j]->parts[s].bags.ids),
+                          std::vector<int64_t>(size_t{1} << high, 0)});
   }
-  starts[parts] = total;
+  first_chunk.push_back(chunks.size());
+
+  auto& pool = ThreadPool::instance();
+  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
+    Chunk& c = chunks[number];
+    jobs[c.job]->emit_ids(c.s, c.first, c.last, [&](uint32_t slot, uint32_t) { ++c.at[slot >> rest[c.job]]; });
+  });
+  std::vector<Share> shares;
+  int64_t total = 0;
+  for (size_t j = 0; j < jobs.size(); ++j)
+    for (uint64_t part = 0; part < uint64_t{1} << (jobs[j]->bits - rest[j]); ++part) {
+      const int64_t first = total;
+      for (size_t c = first_chunk[j]; c < first_chunk[j + 1]; ++c) total += std::exchange(chunks[c].at[part], total);
+      if (total > first) shares.push_back({j, static_cast<uint32_t>(part << rest[j]), first, total});
+    }
   if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
-  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t c, int) {
-    job.emit_ids(chunks[c].s, chunks[c].first, chunks[c].last, [&](uint32_t slot, uint32_t what) {
-      items_[at[c][slot >> low]++] = static_cast<uint64_t>(slot) << 32 | what;
+  pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
+    Chunk& c = chunks[number];
+    jobs[c.job]->emit_ids(c.s, c.first, c.last, [&](uint32_t slot, uint32_t what) {
+      items_[c.at[slot >> rest[c.job]]++] = static_cast<uint64_t>(slot) << 32 | what;
     });
   });
-  pool.run(parts, [&](int64_t p, int worker) {
-    const int64_t n = starts[p + 1] - starts[p];
-    if (n == 0) return;
+  pool.run(static_cast<int64_t>(shares.size()), [&](int64_t number, int worker) {
+    const Share& share = shares[number];
+    Job& job = *jobs[share.job];
     Scratch& scratch = scratch_[worker];
-    scratch.hold(n);
-    const uint64_t* mine = items_.data() + starts[p];
     const auto emit = [&](const auto& f) {
-      for (int64_t i = 0; i < n; ++i) f(static_cast<uint32_t>(mine[i] >> 32), static_cast<uint32_t>(mine[i]));
+      for (int64_t i = share.first; i < share.last; ++i)
+        f(static_cast<uint32_t>(items_[i] >> 32) - share.base, static_cast<uint32_t>(items_[i]));
     };
-    int64_t count = 0;
-    const uint64_t* items = sort_by_slot(emit, low, scratch.a.data(), scratch.b.data(), count);
-    job.run(items, count, scratch);
+    job.run(scratch.sorter.sort(emit, share.base, rest[share.job], job.low, share.last - share.first), scratch.row);
   });
 }
 
@@ -243,22 +255,19 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
     }
 
   auto& pool = ThreadPool::instance();
-  int64_t widest = 0;
-  for (const auto& table : tables) widest = std::max(widest, table->rows.spec().dim);
-  scratch_.resize(std::max<size_t>(scratch_.size(), pool.threads()));
-  for (auto& scratch : scratch_) scratch.row.resize(2 * widest + 32);
-
+  const bool small = std::all_of(pending.begin(), pending.end(), [](const Pending& call) { return call.block.small(); });
   std::vector<std::unique_ptr<Job>> jobs(tables.size());
   pool.run(static_cast<int64_t>(tables.size()), [&](int64_t t, int) {
     if (steps[t]) jobs[t] = job(static_cast<int>(t), pending, *steps[t], norm_only);
-  });
-  std::vector<Job*> whole;
+  }, small);
+  // With few tables for many threads, also those of middling size are shared.
+  const bool few = static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
+  std::vector<Job*> whole, split;
   for (auto& job : jobs)
-    if (job && job->ids <= kWhole) whole.push_back(job.get());
+    if (job && job->ids > 0) (job->ids > (few ? 2 * kPart : kWhole) ? split : whole).push_back(job.get());
   std::stable_sort(whole.begin(), whole.end(), [](const Job* a, const Job* b) { return a->ids > b->ids; });
-  pool.run(static_cast<int64_t>(whole.size()), [&](int64_t i, int worker) { run_whole(*whole[i], worker); });
-  for (auto& job : jobs)
-    if (job && job->ids > kWhole) run_split(*job);
+  if (!split.empty()) run_split(split);
+  pool.run(static_cast<int64_t>(whole.size()), [&](int64_t i, int worker) { run_whole(*whole[i], worker); }, small);
 
   std::vector<StepResult> results(tables.size());
   for (size_t t = 0; t < tables.size(); ++t) {

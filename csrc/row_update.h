@@ -6,7 +6,9 @@
 #include <optional>
 #include <vector>
 
+#include "by_slot.h"
 #include "lookup.h"
+#include "thread_pool.h"
 
 namespace hybridrec {
 
@@ -39,22 +41,16 @@ class RowUpdate {
   struct Job;
   std::unique_ptr<Job> job(int table, std::vector<Pending>& pending, const RowStep& step, bool norm_only);
   void run_whole(Job& job, int worker);
-  void run_split(Job& job);
+  void run_split(const std::vector<Job*>& jobs);
 
-  // A worker's memory, kept from step to step: fresh memory costs more than the sort.
+  // A worker's own memory.
   struct Scratch {
-    std::vector<uint64_t> a, b;
-    std::vector<uint32_t> starts;
+    SlotSorter sorter;
     std::vector<float> row;
-
-    void hold(int64_t occurrences) {
-      if (static_cast<int64_t>(a.size()) >= occurrences) return;
-      a.resize(occurrences), b.resize(occurrences), starts.resize(occurrences + 1);
-    }
   };
   std::vector<std::shared_ptr<Table>> tables_;
   std::mutex mutex_;
-  std::vector<Scratch> scratch_;  // one per worker
+  std::vector<Scratch> scratch_ = std::vector<Scratch>(ThreadPool::kMostThreads);
   std::vector<uint64_t> items_;
 };
 

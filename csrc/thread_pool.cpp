@@ -64,21 +64,23 @@ class ThreadPool::Crew {
       tasks_ = tasks;
       next_ = 0;
       failure_ = nullptr;
-      working_ = static_cast<int>(threads_.size());
+      open_ = true;
       job_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
     drain(0);
+    std::unique_lock lock(mutex_);
+    open_ = false;  // who has not come by now need not come: nobody waits for a thread that sleeps
     const auto finished = [this] { return working_.load(std::memory_order_acquire) == 0; };
-    if (!spin_until(finished)) {
-      std::unique_lock lock(mutex_);
+    if (!finished()) {
+      lock.unlock();
+      spin_until(finished);
+      lock.lock();
       done_.wait(lock, finished);
     }
     std::exception_ptr failure;
-    {
-      std::lock_guard lock(mutex_);
-      std::swap(failure, failure_);
-    }
+    std::swap(failure, failure_);
+    lock.unlock();
     if (failure) std::rethrow_exception(failure);
     return true;
   }
@@ -103,12 +105,15 @@ class ThreadPool::Crew {
         wake_.wait(lock, called);
       }
       if (stop_) return;
-      seen = job_.load(std::memory_order_acquire);
-      drain(worker);
-      if (working_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      {
         std::lock_guard lock(mutex_);
-        done_.notify_one();
+        seen = job_.load(std::memory_order_relaxed);
+        if (!open_) continue;
+        ++working_;
       }
+      drain(worker);
+      std::lock_guard lock(mutex_);
+      if (--working_ == 0) done_.notify_one();
     }
   }
 
@@ -116,7 +121,8 @@ class ThreadPool::Crew {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::atomic<uint64_t> job_{0};  // number of the present job: a change calls the workers
-  std::atomic<int> working_{0};
+  std::atomic<int> working_{0};  // workers in it; changed under the mutex
+  bool open_ = false;            // whether workers may still join it
   std::atomic<bool> stop_{false};
   const Work* work_ = nullptr;
   int64_t tasks_ = 0;
@@ -133,6 +139,7 @@ ThreadPool& ThreadPool::instance() {
 void ThreadPool::resize(int threads) {
   std::shared_ptr<Crew> old;  // joined after the lock is gone, when its last caller is done
   std::lock_guard lock(mutex_);
+  disown();
   if (threads_ != std::max(threads, 1)) old = std::move(crew_);
   threads_ = std::max(threads, 1);
 }
@@ -142,18 +149,27 @@ int ThreadPool::threads() {
   return threads_;
 }
 
+void ThreadPool::disown() {
+  if (process_ == getpid()) return;
+  if (crew_) new std::shared_ptr<Crew>(std::move(crew_));  // threads of the parent: there is nobody to join
+  process_ = getpid();
+}
+
+void ThreadPool::leave_parent() {
+  if (process_ == getpid()) return;
+  if (crew_) new std::shared_ptr<Crew>(std::move(crew_));  // kept for good: there are no threads here to join
+  process_ = getpid();
+}
+
 std::shared_ptr<ThreadPool::Crew> ThreadPool::crew() {
   std::lock_guard lock(mutex_);
-  if (process_ != getpid()) {
-    if (crew_) new std::shared_ptr<Crew>(std::move(crew_));  // threads of the parent: there is nobody to join
-    process_ = getpid();
-  }
+  disown();
   if (!crew_ && threads_ > 1) crew_ = std::make_shared<Crew>(threads_ - 1);
   return crew_;
 }
 
-void ThreadPool::run(int64_t tasks, const Work& work) {
-  if (tasks > 1) {
+void ThreadPool::run(int64_t tasks, const Work& work, bool small) {
+  if (tasks > 1 && !small) {
     const auto helpers = crew();
     if (helpers && helpers->try_run(tasks, work)) return;
   }

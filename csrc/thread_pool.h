@@ -14,6 +14,7 @@ namespace hybridrec {
 class ThreadPool {
  public:
   using Work = std::function<void(int64_t task, int worker)>;
+  static constexpr int kMostThreads = 1024;
 
   static ThreadPool& instance();
 
@@ -21,13 +22,16 @@ class ThreadPool {
   int threads();
 
   // Runs work(task, worker) for every task in [0, tasks), in any order, and returns when all are done.
-  // 0 <= worker < threads(), and no two tasks of a call run at once with the same worker. The first exception is
-  // thrown again, after which the rest of the tasks may not have run.
-  void run(int64_t tasks, const Work& work);
+  // 0 <= worker < kMostThreads, and no two tasks of a call run at once with the same worker. The first exception is
+  // thrown again, after which the rest of the tasks may not have run. Where all of it is not worth waking a thread,
+  // `small` runs it here.
+  void run(int64_t tasks, const Work& work, bool small = false);
 
  private:
   class Crew;
   std::shared_ptr<Crew> crew();
+  void leave_parent();  // after a fork
+  void disown();  // the crew of the parent, in a child; mutex_ is held
 
   std::mutex mutex_;
   std::shared_ptr<Crew> crew_;

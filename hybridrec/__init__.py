@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from hybridrec import optim as optim
     from hybridrec.embedding import EmbeddingCollection as EmbeddingCollection
     from hybridrec.embedding import Embeddings as Embeddings
+    from hybridrec.embedding import IntegerLookup as IntegerLookup
     from hybridrec.embedding import Table as Table
+    from hybridrec.embedding import fuse as fuse
     from hybridrec.types import Batch as Batch
     from hybridrec.types import IdBlock as IdBlock
     from hybridrec.types import Ragged as Ragged
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     *("data", "Batch", "IdBlock", "Ragged"),
-    *("embedding", "Table", "EmbeddingCollection", "Embeddings", "optim"),
+    *("embedding", "Table", "EmbeddingCollection", "Embeddings", "fuse", "IntegerLookup", "optim"),
 ]
 
 _ROOMS = ("data", "embedding", "optim")
@@ -34,6 +36,8 @@ _HOME = {
     "Table": "hybridrec.embedding",
     "EmbeddingCollection": "hybridrec.embedding",
     "Embeddings": "hybridrec.embedding",
+    "fuse": "hybridrec.embedding",
+    "IntegerLookup": "hybridrec.embedding",
 }
 
 

@@ -29,12 +29,15 @@ inline void put(const RowSpec& spec, uint8_t* row, int64_t c, float value) {
 
 inline void init_uniform(const RowSpec& spec, uint8_t* row, int64_t id) {
   const auto step = static_cast<float>(spec.scale / 8388608.0);
-  uint32_t words[4][kBlocks];
-  for (int64_t c = 0; c < spec.dim; ++c) {
-    const int64_t block = c / 4;
-    if (c % (4 * kBlocks) == 0) philox_blocks(id, static_cast<uint32_t>(block), kDrawUniform, spec.key, words);
-    const uint32_t word = words[c % 4][block % kBlocks];
-    put(spec, row, c, static_cast<float>(static_cast<int32_t>(word >> 8) - 8388608) * step);
+  for (int64_t start = 0; start < spec.dim; start += 4 * kBlocks) {
+    uint32_t words[4][kBlocks];
+    philox_blocks(id, static_cast<uint32_t>(start / 4), kDrawUniform, spec.key, words);
+    float values[4][kBlocks];
+    for (int j = 0; j < 4; ++j)
+      for (int b = 0; b < kBlocks; ++b)
+        values[j][b] = static_cast<float>(static_cast<int32_t>(words[j][b] >> 8) - 8388608) * step;
+    const int64_t n = spec.dim - start < 4 * kBlocks ? spec.dim - start : 4 * kBlocks;
+    for (int64_t c = 0; c < n; ++c) put(spec, row, start + c, values[c % 4][c / 4]);
   }
 }
 

@@ -68,22 +68,22 @@ struct RowStep {
   uint32_t step;
 };
 
-// Occurrences of rows, sorted by slot: slot << 32 | source << shift | occurrence.
+// Rows and their occurrences: row r is in slots[r], and occurrences [starts[r], starts[r + 1]) are its own, each
+// `what & mask` = source << shift | occurrence of that source.
 struct Update {
   RowSpec spec;
   Column rows;
   Column state[2];
   RowStep step;
   const Source* sources;
-  int shift;
-  const uint64_t* items;
-  int64_t count;
+  int source_count, shift;
+  int64_t row_count, count;
+  const uint32_t *slots, *starts, *what;
+  uint32_t mask;
   int64_t (*id_of)(const void* table, uint32_t slot);  // null: the slot is the id
   const void* table;
-  float* scratch;    // [2 dim]
-  uint32_t* starts;  // [count + 1]
+  float* scratch;  // [2 dim]
   bool norm_only;  // add up the squares of the summed gradients, and change nothing
-  int64_t row_count;
   // results, added to
   int64_t updated, not_finite;
   double squares;

@@ -15,18 +15,24 @@ struct Occurrence {
   int32_t place;
 };
 
-HYBRIDREC_INLINE Occurrence occurrence(const Update& u, uint64_t item) {
-  const auto low = static_cast<uint32_t>(item);
-  const Source& source = u.sources[static_cast<uint64_t>(low) >> u.shift];
-  const uint64_t at = low & ((uint64_t{1} << u.shift) - 1);
+HYBRIDREC_INLINE Occurrence occurrence(const Update& u, int64_t number) {
+  const uint64_t what = u.what[number] & u.mask;
+  const Source& source = u.sources[what >> u.shift];
+  const uint64_t at = what & ((uint64_t{1} << u.shift) - 1);
   const uint64_t bag = source.bag_of ? source.bag_of[at] : at;
   return {source.grad + static_cast<int64_t>(bag) * source.stride, source.share ? source.share[at] : 1,
           source.winners ? source.winners + static_cast<int64_t>(bag) * u.spec.dim : nullptr,
           source.winners ? source.place[at] : 0};
 }
 
-HYBRIDREC_INLINE void fetch_row(const Update& u, int64_t item) {
-  const auto slot = static_cast<uint32_t>(u.items[item] >> 32);
+// The gradient of an occurrence of a source without bags, shares or winners of its own.
+HYBRIDREC_INLINE const float* plain_grad(const Update& u, int64_t number) {
+  const uint64_t what = u.what[number] & u.mask;
+  const Source& source = u.sources[what >> u.shift];
+  return source.grad + static_cast<int64_t>(what & ((uint64_t{1} << u.shift) - 1)) * source.stride;
+}
+
+HYBRIDREC_INLINE void fetch_row(const Update& u, uint32_t slot) {
   prefetch_to_write(u.rows.at(slot), u.rows.stride);
   for (const Column& state : u.state)
     if (state.slabs) prefetch_to_write(state.at(slot), state.stride);
@@ -43,8 +49,8 @@ inline void sum_columns(const Update& u, int64_t first, int64_t last, int64_t at
   Vec sum[N];
   for (int v = 0; v < N; ++v) sum[v] = Vec::zero();
   for (int64_t i = first; i < last; ++i) {
-    if (i + kGradsAhead<N> < u.count) prefetch(occurrence(u, u.items[i + kGradsAhead<N>]).grad + at, N * Vec::kLanes * 4);
-    const Occurrence o = occurrence(u, u.items[i]);
+    if (i + kGradsAhead<N> < u.count) prefetch(occurrence(u, i + kGradsAhead<N>).grad + at, N * Vec::kLanes * 4);
+    const Occurrence o = occurrence(u, i);
     const Vec share = Vec::all(o.share);
     for (int v = 0; v < N; ++v) {
       const float* p = o.grad + at + v * Vec::kLanes;
@@ -62,11 +68,11 @@ inline void sum_columns(const Update& u, int64_t first, int64_t last, int64_t at
 // or kWide and more than one turn.
 template <int N>
 inline const float* summed(const Update& u, int64_t first, int64_t last) {
-  const Occurrence only = occurrence(u, u.items[first]);
+  const Occurrence only = occurrence(u, first);
   if (only.winners) {
     for (int64_t c = 0; c < u.spec.dim; ++c) u.scratch[c] = 0;
     for (int64_t i = first; i < last; ++i) {
-      const Occurrence o = occurrence(u, u.items[i]);
+      const Occurrence o = occurrence(u, i);
       if (o.winners) add_winners(u, o, u.scratch);
       else
         for (int64_t c = 0; c < u.spec.dim; ++c) u.scratch[c] += o.share * o.grad[c];
@@ -74,7 +80,7 @@ inline const float* summed(const Update& u, int64_t first, int64_t last) {
     return u.scratch;
   }
   if (last - first == 1 && only.share == 1) {
-    if (first + kGradsAhead<N> < u.count) prefetch(occurrence(u, u.items[first + kGradsAhead<N>]).grad, 4 * u.spec.dim);
+    if (first + kGradsAhead<N> < u.count) prefetch(occurrence(u, first + kGradsAhead<N>).grad, 4 * u.spec.dim);
     return only.grad;
   }
   int64_t at = 0;
@@ -104,25 +110,71 @@ inline bool finite(const float* g, int64_t dim) {
   return all;
 }
 
-// One row's step. `factor` is what the summed gradient is multiplied by, `squares` the sum of its squares before.
+// The numbers of a step as vectors, made once per task.
+struct StepVectors {
+  Vec lr, decay, momentum, eps, rest1, rest2, l1, minus_l1, l2, beta, bound, under;
+
+  explicit StepVectors(const RowStep& s)
+      : lr(Vec::all(s.lr)), decay(Vec::all(s.weight_decay)), momentum(Vec::all(s.momentum)), eps(Vec::all(s.eps)),
+        rest1(Vec::all(1 - s.beta1)), rest2(Vec::all(1 - s.beta2)), l1(Vec::all(s.l1)), minus_l1(Vec::all(-s.l1)),
+        l2(Vec::all(s.l2)), beta(Vec::all(s.beta)), bound(Vec::all(s.bound)), under(Vec::all(-s.bound)) {}
+};
+
+// Columns of a row after the step, given the weights w and the gradient g; state is read and written in place. `rate`
+// is the row's own learning rate under row-wise Adagrad.
+template <Rule R, typename Lanes>
+HYBRIDREC_INLINE Vec stepped(const StepVectors& s, Vec rate, Vec w, Vec g, float* first, float* second, Lanes lanes) {
+  if constexpr (R == Rule::Sgd || R == Rule::RowWiseAdagrad) w = w - rate * g;
+  if constexpr (R == Rule::Momentum || R == Rule::Nesterov) {
+    const Vec buffer = g.fma(s.momentum, load(first, lanes));
+    store(buffer, first, lanes);
+    w = w - s.lr * (R == Rule::Nesterov ? g.fma(s.momentum, buffer) : buffer);
+  }
+  if constexpr (R == Rule::Adagrad) {
+    const Vec sum = load(first, lanes).fma(g, g);
+    store(sum, first, lanes);
+    w = w - s.lr * g / (sum.sqrt() + s.eps);
+  }
+  if constexpr (R == Rule::Adam) {
+    const Vec m = load(first, lanes), v = load(second, lanes);
+    const Vec m1 = m.fma(g - m, s.rest1), v1 = v.fma(g * g - v, s.rest2);
+    store(m1, first, lanes);
+    store(v1, second, lanes);
+    w = w - s.lr * m1 / (v1.sqrt() + s.eps);
+  }
+  if constexpr (R == Rule::Ftrl) {
+    const Vec z = load(first, lanes), n = load(second, lanes), n1 = n.fma(g, g), root = n1.sqrt();
+    const Vec z1 = z + g - (root - n.sqrt()) / s.lr * w;
+    store(z1, first, lanes);
+    store(n1, second, lanes);
+    const Vec shrunk = z1 - z1.min(s.l1).max(s.minus_l1);  // z - sign(z) l1, and 0 within l1 of 0
+    w = Vec::zero() - shrunk / ((s.beta + root) / s.lr + s.l2);
+  }
+  return w.min(s.bound).max(s.under);
+}
+
+// Adds a row's mean square to its one number of state; the learning rate that comes of it.
+HYBRIDREC_INLINE Vec rowwise_rate(const Update& u, float* sum, double squares) {
+  *sum += static_cast<float>(squares / static_cast<double>(u.spec.dim));
+  return Vec::all(u.step.lr / (__builtin_sqrtf(*sum) + u.step.eps));
+}
+
+HYBRIDREC_INLINE float* state_at(const Column& column, uint32_t slot) {
+  return column.slabs ? reinterpret_cast<float*>(column.at(slot)) : nullptr;
+}
+
+// One row's step, its gradient in memory. `factor` multiplies it; `squares` is the sum of its squares before that.
 template <Rule R, RowType T>
-inline void take_step(const Update& u, uint32_t slot, const float* grad, float factor, double squares) {
-  const RowStep& s = u.step;
+void take_step(const Update& u, const StepVectors& s, uint32_t slot, const float* grad, float factor, double squares) {
   const int64_t dim = u.spec.dim;
   uint8_t* row = u.rows.at(slot);
-  float* first = u.state[0].slabs ? reinterpret_cast<float*>(u.state[0].at(slot)) : nullptr;
-  float* second = u.state[1].slabs ? reinterpret_cast<float*>(u.state[1].at(slot)) : nullptr;
+  float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);
   float* out = T == RowType::F32 ? reinterpret_cast<float*>(row) : u.scratch + dim;
-  const Vec scale = Vec::all(factor), decay = Vec::all(s.weight_decay), lr = Vec::all(s.lr), eps = Vec::all(s.eps);
-  const Vec bound = Vec::all(s.bound), under = Vec::all(-s.bound);
-  const auto gradient = [&](int64_t i, auto lanes, Vec w) {
-    const Vec g = load(grad + i, lanes) * scale;
-    return s.weight_decay == 0 ? g : g.fma(decay, w);
-  };
-
-  Vec rate = lr;
+  const Vec scale = Vec::all(factor);
+  const auto gradient = [&](int64_t i, auto lanes, Vec w) { return (load(grad + i, lanes) * scale).fma(s.decay, w); };
+  Vec rate = s.lr;
   if constexpr (R == Rule::RowWiseAdagrad) {
-    if (s.weight_decay == 0) squares *= static_cast<double>(factor) * factor;
+    if (u.step.weight_decay == 0) squares *= static_cast<double>(factor) * factor;
     else {
       Vec sum = Vec::zero();
       along(dim, [&](int64_t i, auto lanes) {
@@ -131,102 +183,109 @@ inline void take_step(const Update& u, uint32_t slot, const float* grad, float f
       });
       squares = sum.sum();
     }
-    *first += static_cast<float>(squares / static_cast<double>(dim));
-    rate = Vec::all(s.lr / (__builtin_sqrtf(*first) + s.eps));
+    rate = rowwise_rate(u, first, squares);
   }
-
   along(dim, [&](int64_t i, auto lanes) {
-    Vec w = load_row<T>(row, i, lanes);
-    Vec g = gradient(i, lanes, w);
-    if constexpr (R == Rule::Sgd || R == Rule::RowWiseAdagrad) w = w - rate * g;
-    if constexpr (R == Rule::Momentum || R == Rule::Nesterov) {
-      const Vec momentum = Vec::all(s.momentum), buffer = g.fma(momentum, load(first + i, lanes));
-      store(buffer, first + i, lanes);
-      w = w - lr * (R == Rule::Nesterov ? g.fma(momentum, buffer) : buffer);
-    }
-    if constexpr (R == Rule::Adagrad) {
-      const Vec sum = load(first + i, lanes).fma(g, g);
-      store(sum, first + i, lanes);
-      w = w - lr * g / (sum.sqrt() + eps);
-    }
-    if constexpr (R == Rule::Adam) {
-      const Vec m = load(first + i, lanes), v = load(second + i, lanes);
-      const Vec m1 = m.fma(g - m, Vec::all(1 - s.beta1)), v1 = v.fma(g * g - v, Vec::all(1 - s.beta2));
-      store(m1, first + i, lanes);
-      store(v1, second + i, lanes);
-      w = w - lr * m1 / (v1.sqrt() + eps);
-    }
-    if constexpr (R == Rule::Ftrl) {
-      const Vec z = load(first + i, lanes), n = load(second + i, lanes), n1 = n.fma(g, g), root = n1.sqrt();
-      const Vec z1 = z + g - (root - n.sqrt()) / lr * w;
-      store(z1, first + i, lanes);
-      store(n1, second + i, lanes);
-      const Vec l1 = Vec::all(s.l1), shrunk = z1 - z1.min(l1).max(Vec::zero() - l1);  // z - sign(z) l1, or 0 inside
-      w = Vec::zero() - shrunk / ((Vec::all(s.beta) + root) / lr + Vec::all(s.l2));
-    }
-    store(w.min(bound).max(under), out + i, lanes);
+    const Vec w = load_row<T>(row, i, lanes);
+    store(stepped<R>(s, rate, w, gradient(i, lanes, w), first + i, second + i, lanes), out + i, lanes);
   });
   if constexpr (T != RowType::F32) {
     const int64_t id = u.id_of ? u.id_of(u.table, slot) : slot;
-    store_rounded(u.spec, row, out, id, s.step);
+    store_rounded(u.spec, row, out, id, u.step.step);
   }
 }
 
-// Where each row's occurrences start among the items, and after the last one the number of items; returns the rows.
-inline int64_t find_rows(const Update& u, uint32_t* starts) {
-  int64_t rows = 0;
-  uint64_t before = ~uint64_t{0};
-  for (int64_t i = 0; i < u.count; ++i) {
-    starts[rows] = static_cast<uint32_t>(i);
-    rows += u.items[i] >> 32 != before;
-    before = u.items[i] >> 32;
-  }
-  return rows;
+// What a summed gradient is multiplied by, given the sum of its squares.
+HYBRIDREC_INLINE float factor_of(const RowStep& s, double squares) {
+  const double norm_squared = squares * s.grad_scale * s.grad_scale;
+  if (norm_squared <= static_cast<double>(s.clip) * s.clip) return s.grad_scale;
+  return static_cast<float>(s.clip / __builtin_sqrt(squares));
 }
 
-template <Rule R, RowType T, int N>
-void update_rows(Update& u) {
-  const uint32_t* starts = u.starts;
-  for (int64_t row = 0; row < u.row_count; ++row) {
-    if (row + kRowsAhead<N> < u.row_count) fetch_row(u, starts[row + kRowsAhead<N>]);
-    const float* grad = summed<N>(u, starts[row], starts[row + 1]);
-    double squares = squares_of(grad, u.spec.dim);
-    if (!(squares - squares == 0)) {
-      if (!finite(grad, u.spec.dim)) {
-        ++u.not_finite;
-        continue;
-      }
-      squares = 0;  // finite numbers whose squares are not, in floats
-      for (int64_t c = 0; c < u.spec.dim; ++c) squares += static_cast<double>(grad[c]) * grad[c];
+// Any row, any gradient.
+template <Rule R, RowType T>
+void update_row(Update& u, const StepVectors& s, int64_t row) {
+  const float* grad = summed<kWide>(u, u.starts[row], u.starts[row + 1]);
+  double squares = squares_of(grad, u.spec.dim);
+  if (!(squares - squares == 0)) {
+    if (!finite(grad, u.spec.dim)) {
+      ++u.not_finite;
+      return;
     }
-    float factor = u.step.grad_scale;
-    if (squares * factor * factor > u.step.clip * u.step.clip) factor = static_cast<float>(u.step.clip / __builtin_sqrt(squares));
-    ++u.updated;
-    u.squares += squares * factor * factor;
-    if (!u.norm_only) take_step<R, T>(u, static_cast<uint32_t>(u.items[starts[row]] >> 32), grad, factor, squares);
+    squares = 0;  // finite numbers whose squares are not, in floats
+    for (int64_t c = 0; c < u.spec.dim; ++c) squares += static_cast<double>(grad[c]) * grad[c];
   }
+  const float factor = factor_of(u.step, squares);
+  ++u.updated;
+  u.squares += squares * factor * factor;
+  if (!u.norm_only) take_step<R, T>(u, s, u.slots[row], grad, factor, squares);
 }
 
 template <Rule R, RowType T>
-void update_width(Update& u) {
-  const int64_t vectors = (u.spec.dim + Vec::kLanes - 1) / Vec::kLanes;
-  if (vectors == 1) update_rows<R, T, 1>(u);
-  else if (vectors == 2) update_rows<R, T, 2>(u);
-  else if (vectors == 3) update_rows<R, T, 3>(u);
-  else if (vectors == 4) update_rows<R, T, 4>(u);
-  else update_rows<R, T, kWide>(u);
+void update_rows(Update& u) {
+  const StepVectors s(u.step);
+  for (int64_t row = 0; row < u.row_count; ++row) {
+    if (row + kRowsAhead<kWide> < u.row_count) fetch_row(u, u.slots[row + kRowsAhead<kWide>]);
+    update_row<R, T>(u, s, row);
+  }
+}
+
+// Rows of exactly N vectors of floats, with plain gradients: all of it stays in registers.
+template <Rule R, int N>
+void update_vectors(Update& u) {
+  const StepVectors s(u.step);
+  const bool plain = u.step.weight_decay == 0 && u.step.grad_scale == 1;
+  for (int64_t row = 0; row < u.row_count; ++row) {
+    if (row + kRowsAhead<N> < u.row_count) fetch_row(u, u.slots[row + kRowsAhead<N>]);
+    Vec g[N];
+    for (int v = 0; v < N; ++v) g[v] = Vec::zero();
+    for (int64_t i = u.starts[row]; i < u.starts[row + 1]; ++i) {
+      if (i + kGradsAhead<N> < u.count) prefetch(plain_grad(u, i + kGradsAhead<N>), N * Vec::kLanes * 4);
+      const float* from = plain_grad(u, i);
+      for (int v = 0; v < N; ++v) g[v] = g[v] + Vec::load(from + v * Vec::kLanes);
+    }
+    Vec sum = g[0] * g[0];
+    for (int v = 1; v < N; ++v) sum = sum.fma(g[v], g[v]);
+    const double squares = sum.sum();
+    const float factor = plain ? factor_of(u.step, squares) : 0;
+    if (!plain || factor != 1 || !(squares - squares == 0) || u.norm_only) {
+      update_row<R, RowType::F32>(u, s, row);
+      continue;
+    }
+    ++u.updated;
+    u.squares += squares;
+    const uint32_t slot = u.slots[row];
+    auto* w = reinterpret_cast<float*>(u.rows.at(slot));
+    float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);
+    const Vec rate = R == Rule::RowWiseAdagrad ? rowwise_rate(u, first, squares) : s.lr;
+    for (int v = 0; v < N; ++v) {
+      const int c = v * Vec::kLanes;
+      stepped<R>(s, rate, Vec::load(w + c), g[v], first + c, second + c, Whole{}).store(w + c);
+    }
+  }
+}
+
+inline bool all_plain(const Update& u) {
+  for (int s = 0; s < u.source_count; ++s)
+    if (u.sources[s].bag_of || u.sources[s].share || u.sources[s].winners) return false;
+  return true;
 }
 
 template <Rule R>
 void update_type(Update& u) {
-  if (u.spec.type == RowType::F32) update_width<R, RowType::F32>(u);
-  else if (u.spec.type == RowType::F16) update_width<R, RowType::F16>(u);
-  else update_width<R, RowType::BF16>(u);
+  if (u.spec.type == RowType::F16) return update_rows<R, RowType::F16>(u);
+  if (u.spec.type == RowType::BF16) return update_rows<R, RowType::BF16>(u);
+  if (!all_plain(u)) return update_rows<R, RowType::F32>(u);
+  switch (u.spec.dim) {
+    case Vec::kLanes: return update_vectors<R, 1>(u);
+    case 2 * Vec::kLanes: return update_vectors<R, 2>(u);
+    case 4 * Vec::kLanes: return update_vectors<R, 4>(u);
+    case 8 * Vec::kLanes: return update_vectors<R, 8>(u);
+    default: return update_rows<R, RowType::F32>(u);
+  }
 }
 
 void update(Update& u) {
-  u.row_count = find_rows(u, u.starts);
-  u.starts[u.row_count] = static_cast<uint32_t>(u.count);
   switch (u.step.rule) {
     case Rule::Sgd: return update_type<Rule::Sgd>(u);
     case Rule::Momentum: return update_type<Rule::Momentum>(u);

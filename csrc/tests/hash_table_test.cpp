@@ -117,6 +117,17 @@ TEST("what an error leaves behind is as it was: expired rows, sketch and slots")
   CHECK(table.size() == 3 && table.counters().expired == 0);
 }
 
+TEST("an id that somebody else has admitted meanwhile is found, and pinned before room is made") {
+  HashTable table(spec(), policy(3, Eviction::Lfu));
+  const uint32_t slot = train(table, {{1, 2, 3, 2, 3}}).slots[0];
+  table.advance();
+  const Ids ids = {7, 1, 8, 1};
+  std::vector<uint32_t> slots(4, kMissing);
+  CHECK((table.admit({{ids.data(), slots.data(), 4}}).ids == Ids{7, 8}));
+  CHECK((live_ids(table) == Ids{1, 7, 8}) && slots[1] == slot && slots[3] == slot);
+  CHECK(table.count(slot) == 3 && table.touched(slot) == 1);
+}
+
 TEST("without eviction a full table refuses new ids, and counts them") {
   HashTable table(spec(), policy(3, Eviction::None));
   const Looked looked = train(table, {{1, 2, 9, 3, 9, 4, 1}});
@@ -134,7 +145,7 @@ TEST("under TTL a row not seen for too long is gone, and a returning id starts a
   Policy rules = policy(10, Eviction::Ttl);
   rules.ttl_steps = 2;
   HashTable table(spec(), rules);
-  train(table, {{1, 2}});
+  const Looked first = train(table, {{1, 2}});
   table.advance();
   table.advance();
   train(table, {{2}});
@@ -142,11 +153,15 @@ TEST("under TTL a row not seen for too long is gone, and a returning id starts a
   table.advance();
   CHECK(look(table, {1})[0] == kMissing && look(table, {2})[0] != kMissing);
   CHECK((live_ids(table) == Ids{2}));
+  const Ids one = {1};
+  std::vector<uint32_t> slots = {first.slots[0]};
+  CHECK(table.verify({one.data(), slots.data(), 1}) == 1 && slots[0] == kMissing);
+  const auto removals = table.removals();
   const Looked back = train(table, {{2, 1, 1}});
   CHECK((back.born.ids == Ids{1}));
   CHECK(back.slots[1] != kMissing && back.slots[1] == back.slots[2] && table.id_of(back.slots[1]) == 1);
   CHECK((live_ids(table) == Ids{1, 2}) && table.size() == 2);
-  CHECK(table.counters().expired == 1 && table.counters().inserted == 3);
+  CHECK(table.counters().expired == 1 && table.counters().inserted == 3 && table.removals() == removals + 1);
 }
 
 TEST("under TTL room is made oldest first, and counts as expired where it is") {
@@ -239,6 +254,11 @@ TEST("counts of LFU stop before they wrap") {
   CHECK(most == 0xFFFF0000u);
   table.set_score(slot, 0, 0xFFFFFFFFu);
   train(table, {{1}});
+  CHECK(table.count(slot) == most);
+  const Ids ids(140000, 1);
+  std::vector<uint32_t> slots(ids.size());
+  table.set_score(slot, 0, 0xFFFEFFFFu);
+  table.put(ids.data(), 140000, slots.data());
   CHECK(table.count(slot) == most);
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.embedding.native_store import NativeStore, native_step
@@ -18,12 +19,16 @@ from hybridrec.optim.rule import RowRule, RowStep
 
 
 class FeatureSpec(NamedTuple):
-    """A feature of a lookup: the table that it reads, how its bags are pooled, and the slots of each id."""
+    """A feature of a lookup: the table that it reads, how its bags are pooled, and the slots of each id.
+
+    `padding` is an id whose row is read like any other, but takes no gradient from this feature.
+    """
 
     name: str
     table: str
     combiner: str
     group: int = 1
+    padding: int | None = None
 
 
 @dataclass(eq=False)
@@ -33,6 +38,15 @@ class QueuedCall:
     native: _native.Pending
     tensors: tuple[Any, ...]
     left: set[str] = field(default_factory=set)  # tables whose rows have not taken their step
+    lent: list[tuple[Tensor, int]] = field(default_factory=list)  # what others could change, and its version
+
+    def check(self) -> None:
+        """Refuse gradients that are no longer those of the backward call."""
+        if any(part._version != version for part, version in self.lent):
+            raise RuntimeError(
+                "a gradient, or the ids or weights that it belongs to, was changed in place after backward() and "
+                "before step(); hand over a clone of it"
+            )
 
 
 class TableGroup:
@@ -48,11 +62,15 @@ class TableGroup:
         self.handles = {name: RowHandle(self, name) for name in self.names if name in trainable}  # pyright: ignore
         self._owners: dict[str, weakref.ref[Any]] = {}
         self._queue: list[QueuedCall] = []
+        self._awaited: dict[str, int] = {}  # dynamic tables: the clock at which rows were pinned for a gradient
         self._update = _native.RowUpdate(self.natives)
 
-    def lookup_fn(self, features: tuple[FeatureSpec, ...]) -> Lookup:
-        """What looks up these features, and queues their gradients here."""
-        return Lookup(self, features)
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Lookup:
+        """What looks up these features, and queues their gradients here; `remedy` is advice for an id out of range."""
+        return Lookup(self, features, remedy)
+
+    def __reduce__(self) -> tuple:
+        return TableGroup, (self.stores, set(self.handles))  # a copy has the rows, but no gradients and no optimizer
 
     # -- who updates what ---------------------------------------------------------------------------------
 
@@ -79,8 +97,19 @@ class TableGroup:
 
     # -- the queue ----------------------------------------------------------------------------------------
 
-    def queue(self, native: _native.Pending, tensors: tuple[Any, ...], tables: Iterable[str]) -> None:
-        """Keep the gradients of a backward call until the step."""
+    def looked_up(self, tables: Iterable[str], gradients: bool) -> None:
+        """A training lookup of dynamic tables is done: rows stay for the step if a gradient may come, or may go."""
+        for name in tables:
+            clock = self.stores[name].clock
+            if gradients and name in self.handles:
+                self._awaited[name] = clock
+            elif self._awaited.get(name) != clock:
+                self.stores[name].advance()
+
+    def queue(
+        self, native: _native.Pending, tensors: tuple[Any, ...], tables: Iterable[str], lent: Iterable[Tensor] = ()
+    ) -> None:
+        """Keep the gradients of a backward call until the step; `lent` must not change until then."""
         trained = {name for name in tables if name in self.handles}
         for name in sorted(trained):
             if self._owner(name) is None:
@@ -88,8 +117,9 @@ class TableGroup:
                     f"a gradient has come for table {name!r}, but no row optimizer updates it; make one, such as "
                     "hybridrec.optim.Adagrad(model, lr=0.05), or declare the table with trainable=False"
                 )
-        if trained:
-            self._queue.append(QueuedCall(native, tensors, trained))
+        if trained:  # a view has the version of all that views the same memory, and so tells nothing
+            versions = [(part, part._version) for part in lent if not (part._is_view() or part.is_inference())]
+            self._queue.append(QueuedCall(native, tensors, trained, versions))
 
     def pending(self, name: str) -> int:
         """How many backward calls have queued gradients for the table."""
@@ -114,29 +144,39 @@ class TableGroup:
         plain = RowStep(rule=RowRule("sgd"), lr=0.0, step=1)
         scales = {name: steps[name].grad_scale if steps else 1.0 for name in names}
         results = self._apply(dict.fromkeys(scales, plain), norm_only=True)
+        if any(results[name][1] for name in scales):
+            return math.inf
         return math.sqrt(sum(results[name][2] * scale**2 for name, scale in scales.items()))
 
     def step(self, steps: Mapping[str, RowStep]) -> None:
         """Update the tables named, in one pass over all of them, and empty their queues."""
-        for name in (name for name, step in steps.items() if step.nan == "raise"):
-            if not self.finite([name]):
-                raise FloatingPointError(
-                    f"table {name!r} has gradients that are not finite; nothing was changed. Find their cause, or "
-                    "leave such rows out with nan='skip'"
-                )
+        self.refuse(steps)
         for name, (_, not_finite, _) in self._apply(steps, norm_only=False).items():
             self.stores[name].stepped(not_finite)
         self.discard(steps)
 
+    def refuse(self, steps: Mapping[str, RowStep]) -> None:
+        """Raise if a step that says so would have to leave out rows; changes nothing."""
+        strict = {name: step for name, step in steps.items() if step.nan == "raise"}
+        results = self._apply(strict, norm_only=True) if strict else {}
+        for name, (_, not_finite, _) in results.items():
+            if not_finite:
+                raise FloatingPointError(
+                    f"table {name!r} has gradients that are not finite, of {not_finite} rows; nothing was changed. "
+                    "Find their cause, or leave such rows out with nan='skip'"
+                )
+
     def _apply(self, steps: Mapping[str, RowStep], norm_only: bool) -> dict[str, tuple[int, int, float]]:
         _native.set_threads(torch.get_num_threads())
-        native = [native_step(steps[name]) if name in steps else None for name in self.names]
+        made = {key: native_step(step) for key, step in {id(step): step for step in steps.values()}.items()}
+        native = [made[id(steps[name])] if name in steps else None for name in self.names]
         results = self._update.apply(self._calls(set(steps)), native, norm_only)
         return {name: result for name, result in zip(self.names, results, strict=True) if name in steps}
 
     def _calls(self, tables: set[str]) -> list[_native.Pending]:
         calls = [call for call in self._queue if call.left & tables]
         for call in calls:
+            call.check()
             if len(call.left) < len(self.handles):
                 call.native.wanted = [name in call.left for name in self.names]
         return [call.native for call in calls]

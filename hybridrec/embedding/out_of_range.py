@@ -26,12 +26,14 @@ def resolve(table: Table, ids: Tensor, feature: str | None = None) -> Tensor:
     raise out_of_range_error(table, feature, position, int(ids[position]))
 
 
-def out_of_range_error(table: Table, feature: str | None, position: int, value: int) -> ValueError:
+def out_of_range_error(
+    table: Table, feature: str | None, position: int, value: int, remedy: str | None = None
+) -> ValueError:
     """What to raise for an id beyond the rows: where it is, what the rule is, what to do."""
     from hybridrec.data.schema import NULL_ID
 
     where = f"position {position}" if feature is None else f"position {position} of feature {feature!r}"
-    remedy = "give the table out_of_range='hash' or 'zero', more rows=, or capacity= to make it dynamic"
+    remedy = remedy or "give the table out_of_range='hash' or 'zero', more rows=, or capacity= to make it dynamic"
     if value == NULL_ID:
         remedy = f"this id stands for a null: choose another null policy when loading the column, or {remedy}"
     return ValueError(f"id {value} at {where} is outside table {table.name!r}, 0 … {table.fixed_rows - 1}; {remedy}")

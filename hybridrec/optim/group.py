@@ -45,6 +45,10 @@ class RowGroup(Protocol):
         """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
         ...
 
+    def refuse(self, steps: Mapping[str, RowStep]) -> None:
+        """Raise FloatingPointError if a step with nan="raise" meets a row whose gradient is not finite."""
+        ...
+
     def step(self, steps: Mapping[str, RowStep]) -> None:
         """Update the tables named, in one pass, and empty their queues."""
         ...

@@ -72,15 +72,21 @@ class RowOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if float(getattr(self, "found_inf", 0.0)):
             self.zero_grad()
-        else:
-            self._update()
+        moving = self._pending()
+        self._update(moving)
+        for ref in self._open().values():
+            if ref.store.table.dynamic and ref not in moving:  # those that move do so by themselves
+                ref.store.advance()
         return loss
 
-    def _update(self) -> None:
+    def _update(self, moving: list[TableRef]) -> None:
         loss_scale = getattr(self, "grad_scale", None)  # set by GradScaler where it has not unscaled
         unscale = 1.0 if loss_scale is None else 1.0 / float(loss_scale)
-        for group, refs in by_group(self._pending()):
-            steps = self._steps(refs, unscale)
+        parts = [(group, refs, self._steps(refs, unscale)) for group, refs in by_group(moving)]
+        if len(parts) > 1 and any(step.nan == "raise" for *_, steps in parts for step in steps.values()):
+            for group, _, steps in parts:  # before any of them changes
+                group.refuse(steps)
+        for group, refs, steps in parts:
             group.step(steps)
             for ref in refs:
                 self._counts[ref.name] = steps[ref.table].step
@@ -99,7 +105,15 @@ class RowOptimizer(torch.optim.Optimizer):
     def _steps(self, refs: list[TableRef], unscale: float = 1.0) -> dict[str, RowStep]:
         """The next step of each of these tables, by its name in their group."""
         groups = {group["name"]: group for group in self.param_groups}
-        return {ref.table: self._step_of(ref, groups[ref.name], unscale) for ref in refs}
+        made: dict[tuple[Any, ...], RowStep] = {}  # tables with equal values share one: there may be hundreds
+        steps = {}
+        for ref in refs:
+            values = groups[ref.name]
+            key = (self._rules[ref.name], self.steps_of(ref.name), ref.handle.scale, *map(values.get, self.defaults))
+            if key not in made:
+                made[key] = self._step_of(ref, values, unscale)
+            steps[ref.table] = made[key]
+        return steps
 
     def _step_of(self, ref: TableRef, values: Values, unscale: float) -> RowStep:
         rule, step = self._rules[ref.name], self.steps_of(ref.name) + 1

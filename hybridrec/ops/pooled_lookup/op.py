@@ -11,91 +11,124 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hybridrec import _native
 from hybridrec.types import IdBlock
+from hybridrec.types.ragged import readable
 
 if TYPE_CHECKING:
     from hybridrec.embedding.group import FeatureSpec, TableGroup
 
 SEPARATOR = "\0"  # between the names of features
 EVAL, TRAIN, TRAIN_ONCE = 0, 1, 2  # the last: no gradient can come, so rows need not stay until a step
+MOST_PLANS = 256
 
 _lookups: weakref.WeakValueDictionary[int, Lookup] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+_traced = itertools.count()
 
 
 class Lookup:
-    """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences."""
+    """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences.
 
-    def __init__(self, group: TableGroup, features: tuple[FeatureSpec, ...]) -> None:
+    `remedy` is what an error advises for an id outside its table, where the table cannot be declared otherwise.
+    """
+
+    def __init__(self, group: TableGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
         self.group = group
         self.features = features
+        self.remedy = remedy
         place = {name: i for i, name in enumerate(group.names)}
         self.tables = _native.TableSet(group.natives, [(place[f.table], f.combiner, f.group) for f in features])
         self.dims = [group.natives[place[f.table]].dim for f in features]
         self.sequences = [i for i, f in enumerate(features) if f.combiner == "none"]
         self.maxima = [i for i, f in enumerate(features) if f.combiner == "max"]
+        self.padded = [i for i, f in enumerate(features) if f.padding is not None]
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
+        self.growing = sorted({f.table for f in features if group.stores[f.table].table.dynamic})
         self.anchor = torch.zeros((), requires_grad=any(f.table in group.handles for f in features))
         self.arena = _native.Arena.create()
         self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
         self.number = next(_numbers)
         _lookups[self.number] = self
 
-    def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, list[Tensor]]:
-        mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
+    def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         hotness = [-1 if hot is None else hot for hot in block.hotness]
-        out = torch.ops.hybridrec.pooled_lookup(
-            *(block.values, block.offsets, block.weights, self.anchor, block.starts, hotness, SEPARATOR.join(block.names)),
-            *(block.batch_size, self.number, mode),
-        )
+        layout = (block.starts, hotness, SEPARATOR.join(block.names), block.batch_size)
+        return self._run(block.values, block.offsets, block.weights, layout, train)
+
+    def one(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The same for the only feature, without the cost of a block; hotness is -1 where there are offsets."""
+        layout = ((0, values.shape[0]), (hotness,), self.features[0].name, batch_size)
+        return self._run(values, offsets, weights, layout, train)
+
+    def _run(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, layout: tuple[Any, ...], train: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
+        weights = None if weights is None else weights.contiguous()
+        run = DirectLookup.apply if readable(values) else torch.ops.hybridrec.pooled_lookup
+        out = run(values, offsets, weights, self.anchor, *layout, self.number, mode)
         return out[0], out[1 : 1 + len(self.sequences)]
+
+    def __reduce__(self) -> tuple:
+        return Lookup, (self.group, self.features, self.remedy)
+
+    def pick(self, names: str) -> list[int]:
+        """Where a block with these features has those that are looked up."""
+        there = names.split(SEPARATOR)
+        return [there.index(f.name) for f in self.features]
 
     def plan(self, names: str, hotness: Sequence[int]) -> Plan:
         """How to read blocks with these features."""
         kind = (names, tuple(hotness))
         if kind not in self._plans:
-            self._plans[kind] = Plan(self, names.split(SEPARATOR), hotness)
+            if len(self._plans) == MOST_PLANS:  # batches padded to ever new lengths
+                self._plans.clear()
+            self._plans[kind] = Plan(self.pick(names), hotness)
         return self._plans[kind]
 
 
 class Plan:
     """How a lookup reads blocks with certain features: what does not change from batch to batch."""
 
-    def __init__(self, lookup: Lookup, names: list[str], hotness: Sequence[int]) -> None:
-        self.pick = [names.index(f.name) for f in lookup.features]
+    def __init__(self, pick: list[int], hotness: Sequence[int]) -> None:
+        self.pick = pick
         lines = list(itertools.accumulate((hot < 0 for hot in hotness), initial=0))
         self.layout = _native.BlockLayout(
-            self.pick, [hotness[i] for i in self.pick], [lines[i] if hotness[i] < 0 else -1 for i in self.pick]
+            pick, [hotness[i] for i in pick], [lines[i] if hotness[i] < 0 else -1 for i in pick]
         )
-
-    def shapes(self, starts: Sequence[int], lookup: Lookup) -> list[tuple[int, int]]:
-        """Of the sequences, one per feature that is not pooled."""
-        sizes = [starts[self.pick[i] + 1] - starts[self.pick[i]] for i in lookup.sequences]
-        return [(n // lookup.features[i].group, lookup.dims[i]) for n, i in zip(sizes, lookup.sequences, strict=True)]
 
 
 def _of(number: int) -> Lookup:
     lookup = _lookups.get(number)
     if lookup is None:
-        raise RuntimeError("the tables of this lookup are gone: a compiled or exported model needs its collection alive")
+        raise RuntimeError(
+            "the tables of this lookup are gone: a compiled or exported model needs its collection alive"
+        )
     return lookup
 
 
-def _outputs(lookup: Lookup, plan: Plan, values: Tensor, starts: Sequence[int], batch: int, flat: Any) -> list[Tensor]:
+def _outputs(
+    lookup: Lookup, pick: list[int], values: Tensor, starts: Sequence[int], batch: int, flat: Any
+) -> list[Tensor]:
     """flat, sequences, slots, removals and winners: the order of what the operator returns."""
     new = values.new_empty
-    sequences = [new(shape, dtype=torch.float32) for shape in plan.shapes(starts, lookup)]
+    sizes = [(starts[pick[i] + 1] - starts[pick[i]]) // lookup.features[i].group for i in lookup.sequences]
+    dims = [lookup.dims[i] for i in lookup.sequences]
+    sequences = [new(shape, dtype=torch.float32) for shape in zip(sizes, dims, strict=True)]
     winners = [new((batch, lookup.dims[i]), dtype=torch.int32) for i in lookup.maxima]
     slots, removals = new(values.shape, dtype=torch.int32), new(len(lookup.group.names) if lookup.dynamic else 0)
     return [flat(batch, lookup.tables.width), *sequences, slots, removals, *winners]
 
 
-@torch.library.custom_op("hybridrec::pooled_lookup", mutates_args=(), device_types="cpu")
-def pooled_lookup(
+def _look_up(
     values: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
@@ -110,7 +143,7 @@ def pooled_lookup(
     """The pooled features [B, sum of dims], the sequences, and what the backward needs."""
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
-    out = _outputs(lookup, plan, values, starts, batch_size, lambda *shape: _recycled(lookup.arena, *shape))
+    out = _outputs(lookup, plan.pick, values, starts, batch_size, lambda *shape: _recycled(lookup.arena, *shape))
     flat, sequences, slots, removals, winners = _apart(lookup, out)
     _native.set_threads(torch.get_num_threads())
     fault = lookup.tables.lookup(
@@ -122,20 +155,22 @@ def pooled_lookup(
         raise _explained(lookup, fault)
     if lookup.dynamic:
         removals.copy_(torch.tensor(lookup.tables.removals()))
-        if mode == TRAIN_ONCE:
-            lookup.tables.advance()
+        if mode != EVAL:
+            lookup.group.looked_up(lookup.growing, mode == TRAIN)
     return out
+
+
+pooled_lookup = torch.library.custom_op("hybridrec::pooled_lookup", _look_up, mutates_args=(), device_types="cpu")
 
 
 @pooled_lookup.register_fake
 def _(values, offsets, weights, anchor, starts, hotness, names, batch_size, number, mode):
     lookup = _of(number)
-    plan = lookup.plan(names, hotness)
-    return _outputs(lookup, plan, values, starts, batch_size, lambda *s: values.new_empty(s, dtype=torch.float32))
+    new = values.new_empty
+    return _outputs(lookup, lookup.pick(names), values, starts, batch_size, lambda *s: new(s, dtype=torch.float32))
 
 
-@torch.library.custom_op("hybridrec::queue_gradients", mutates_args=(), device_types="cpu")
-def queue_gradients(
+def _queue(
     grads: Sequence[Tensor | None],
     values: Tensor,
     offsets: Tensor,
@@ -147,12 +182,21 @@ def queue_gradients(
     batch_size: int,
     number: int,
     copy: bool,
+    traced: int,
 ) -> Tensor:
-    """Hand the gradients of flat and sequences to the group, until its step; the gradient of the anchor, which is 0."""
+    """Hand the gradients of flat and sequences to the group, until its step; the gradient of the anchor, which is 0.
+
+    `traced` differs from call to call in a compiled graph: torch would make one call of two that are the same.
+    """
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
     slots, removals, *winners = state
-    flat, *sequences = [_readable(grad, copy) for grad in grads]
+    slots = _without_padding(lookup, plan, values, starts, slots)
+    flat, sequences = _gradients(grads, copy)
+    if weights is not None and (copy or weights.requires_grad):  # their own step may come before that of the rows
+        weights = weights.detach().clone()
+    if copy:
+        slots, winners = slots.clone(), [part.clone() for part in winners]
     native = _native.Pending(
         lookup.tables,
         plan.layout,
@@ -164,17 +208,20 @@ def queue_gradients(
     for i, grad in zip(lookup.sequences, sequences, strict=True):
         if grad is not None:
             fed.add(lookup.features[i].table)
-    lookup.group.queue(native, (flat, sequences, values, offsets, weights, state), fed)
+    lent = [flat, *sequences, offsets, weights, values if lookup.dynamic else None]
+    lookup.group.queue(native, (lent, values, slots, winners), fed, [part for part in lent if part is not None])
     return torch.zeros(())
+
+
+queue_gradients = torch.library.custom_op("hybridrec::queue_gradients", _queue, mutates_args=(), device_types="cpu")
 
 
 @queue_gradients.register_fake
-def _(grads, values, offsets, weights, state, starts, hotness, names, batch_size, number, copy):
+def _(grads, values, offsets, weights, state, starts, hotness, names, batch_size, number, copy, traced):
     return torch.zeros(())
 
 
-@torch.library.custom_op("hybridrec::weight_gradient", mutates_args=(), device_types="cpu")
-def weight_gradient(
+def _weight_gradient(
     grads: Sequence[Tensor | None],
     flat: Tensor,
     values: Tensor,
@@ -190,8 +237,9 @@ def weight_gradient(
     """The gradient of the per-id weights, from the rows as they are now."""
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
-    slots, _, *winners = state
-    mine, *sequences = [_readable(grad, False) for grad in grads]
+    slots, removals, *winners = state
+    slots = _still_there(lookup, plan, values, starts, slots, removals)
+    mine, sequences = _gradients(grads, copy=False)
     result = torch.zeros_like(weights)
     _native.set_threads(torch.get_num_threads())
     lookup.tables.weight_gradient(
@@ -203,12 +251,18 @@ def weight_gradient(
     return result
 
 
+weight_gradient = torch.library.custom_op(
+    "hybridrec::weight_gradient", _weight_gradient, mutates_args=(), device_types="cpu"
+)
+
+
 @weight_gradient.register_fake
 def _(grads, flat, values, offsets, weights, state, starts, hotness, names, batch_size, number):
     return torch.empty_like(weights)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # an output without a gradient touches no row
     values, offsets, weights, _, *ctx.block, _ = inputs
     ctx.sequences, ctx.weighted = len(_of(ctx.block[-1]).sequences), weights is not None
     saved = [values, offsets, *output[1 + ctx.sequences :]]
@@ -219,20 +273,70 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     values, offsets, *state = ctx.saved_tensors
-    weights = flat = None
+    weights: Any = None
+    flat: Any = None
     if ctx.weighted:
         *state, weights, flat = state
     mine = list(grads[: 1 + ctx.sequences])
-    common = (values, offsets, weights, state, *ctx.block)
+    common: tuple[Any, ...] = (values, offsets, weights, state, *ctx.block)
     of_weights = of_anchor = None
+    direct = readable(values)
     if ctx.needs_input_grad[2]:
-        of_weights = torch.ops.hybridrec.weight_gradient(mine, flat, *common)
-    if ctx.needs_input_grad[3]:  # compiled code may use the memory of a gradient again before the step
-        of_anchor = torch.ops.hybridrec.queue_gradients(mine, *common, torch.compiler.is_compiling())
+        weigh: Any = _weight_gradient if direct else torch.ops.hybridrec.weight_gradient
+        of_weights = weigh(mine, flat, *common)
+    if ctx.needs_input_grad[3] and (of_weights is None or not direct or _accumulates(ctx.block[-1])):
+        queue: Any = _queue if direct else torch.ops.hybridrec.queue_gradients
+        # compiled code may use the memory of a gradient again before the step, so it copies
+        of_anchor = queue(mine, *common, not direct, 0 if direct else next(_traced))
     return None, None, of_weights, of_anchor, *[None] * 6
 
 
+def _accumulates(number: int) -> bool:
+    """Whether the backward at work leaves gradients in leaves; torch.autograd.grad, asked for others, does not."""
+    anchor = torch.autograd.graph.get_gradient_edge(_of(number).anchor)
+    return torch._C._will_engine_execute_node(anchor.node)
+
+
 pooled_lookup.register_autograd(_backward, setup_context=_setup)
+
+
+class DirectLookup(torch.autograd.Function):
+    """The operator for tensors that are there, without torch's dispatcher: that costs more than a small lookup."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        out = _look_up(*inputs)
+        _setup(ctx, inputs, out)
+        return tuple(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        return _backward(ctx, list(grads))
+
+
+def _without_padding(lookup: Lookup, plan: Plan, values: Tensor, starts: Sequence[int], slots: Tensor) -> Tensor:
+    """The slots that take a gradient: those of padding are missing."""
+    slots = slots.clone() if lookup.padded else slots
+    for i in lookup.padded:
+        mine = slice(starts[plan.pick[i]], starts[plan.pick[i] + 1])
+        slots[mine].masked_fill_(values[mine] == lookup.features[i].padding, -1)
+    return slots
+
+
+def _still_there(
+    lookup: Lookup, plan: Plan, values: Tensor, starts: Sequence[int], slots: Tensor, removals: Tensor
+) -> Tensor:
+    """The slots whose rows belong to their ids as they did in the forward call; others are missing."""
+    if not lookup.dynamic or lookup.tables.removals() == removals.tolist():
+        return slots
+    slots = slots.clone()
+    for i, feature in enumerate(lookup.features):
+        if feature.table in lookup.growing:
+            mine = slice(starts[plan.pick[i]], starts[plan.pick[i] + 1])
+            now = lookup.group.stores[feature.table]._find(values[mine]).view(torch.int32)
+            slots[mine].masked_fill_(now != slots[mine], -1)
+    return slots
 
 
 def _apart(lookup: Lookup, out: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor, Tensor, list[Tensor]]:
@@ -241,10 +345,17 @@ def _apart(lookup: Lookup, out: list[Tensor]) -> tuple[Tensor, list[Tensor], Ten
 
 
 def _recycled(arena: _native.Arena, batch: int, width: int) -> Tensor:
-    """A float32 tensor in memory that comes back when it goes: first-touching fresh memory costs more than filling it."""
+    """A float32 tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
     if batch * width == 0:
         return torch.empty(batch, width)
-    return torch.from_numpy(arena.take(4 * batch * width)).view(torch.float32).view(batch, width)
+    memory = arena.take(4 * batch * width).view(np.float32).reshape(batch, width)
+    return torch.from_numpy(memory)  # no view of another tensor: autograd would forbid changing those in place
+
+
+def _gradients(grads: Sequence[Tensor | None], copy: bool) -> tuple[Tensor | None, list[Tensor | None]]:
+    """Those of flat and of the sequences; the rows of a sequence lie without gaps between them."""
+    flat, *sequences = [_readable(grad, copy) for grad in grads]
+    return flat, [None if grad is None else grad.contiguous() for grad in sequences]
 
 
 def _readable(grad: Tensor | None, copy: bool) -> Tensor | None:
@@ -273,7 +384,8 @@ def _explained(lookup: Lookup, fault: tuple[str, int, int, int, str]) -> ValueEr
         return full_error(tables[lookup.group.names[number]], message)
     feature = lookup.features[number]
     if what == "range":
-        return out_of_range_error(tables[feature.table], feature.name, position, value)
+        return out_of_range_error(tables[feature.table], feature.name, position, value, lookup.remedy)
     return ValueError(
-        f"offsets of feature {feature.name!r} must not decrease and must end with its ids, but row {position} starts at {value}"
+        f"offsets of feature {feature.name!r} must not decrease and must end with its ids, but row {position} starts "
+        f"at {value}"
     )
