@@ -86,7 +86,7 @@ void weight_gradient(const TableSet& set, const BlockLayout& layout, Address val
 }
 
 // numbers: lr, momentum, weight_decay, eps, beta1, beta2, l1, l2, beta, bound, clip, grad_scale
-RowStep make_step(const std::string& rule, const std::vector<float>& x, uint64_t step) {
+RowStep make_step(const std::string& rule, const std::vector<double>& x, uint64_t step) {
   if (x.size() != 12) throw nb::value_error("a row step has twelve numbers");
   return {rule_of(rule), x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], static_cast<uint32_t>(step % 0xFFFFFFFEull)};
 }
@@ -365,7 +365,7 @@ void bind_embedding(nb::module_& m) {
       .def_rw("wanted", &Pending::wanted);
 
   nb::class_<RowStep>(m, "RowStep")
-      .def("__init__", [](RowStep* self, const std::string& rule, const std::vector<float>& numbers, uint64_t step) {
+      .def("__init__", [](RowStep* self, const std::string& rule, const std::vector<double>& numbers, uint64_t step) {
         new (self) RowStep(make_step(rule, numbers, step));
       }, "rule"_a, "numbers"_a, "step"_a);
 

@@ -56,7 +56,6 @@ struct RowUpdate::Job {
   int bits;  // of a slot
   int low;   // of source << shift | occurrence
   StepResult result;
-  std::mutex mutex;
 
   void add(const Part& part, const float* grad, int64_t stride, const int32_t* winners);
   void spread(size_t s, const int32_t* winners);
@@ -82,7 +81,7 @@ struct RowUpdate::Job {
     }
   }
 
-  void run(const BySlot& rows, std::vector<float>& scratch) {
+  StepResult run(const BySlot& rows, std::vector<float>& scratch) const {
     scratch.resize(std::max<size_t>(scratch.size(), 2 * update.spec.dim + 32));
     Update mine = update;
     mine.row_count = rows.rows;
@@ -93,10 +92,7 @@ struct RowUpdate::Job {
     mine.mask = rows.mask;
     mine.scratch = scratch.data();
     kernels().update(mine);
-    std::lock_guard lock(mutex);
-    result.updated += mine.updated;
-    result.not_finite += mine.not_finite;
-    result.squares += mine.squares;
+    return {mine.updated, mine.not_finite, mine.squares};
   }
 };
 
@@ -164,10 +160,13 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
   job->low = shift + bit_width(std::max<size_t>(job->parts.size(), 1) - 1);
   if (job->low > 32) throw std::length_error("more than 2^32 occurrences are pending for one table");
   const auto* hash = dynamic_cast<const HashTable*>(&home);
-  job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(),
-                 static_cast<int>(job->sources.size()), shift, 0, 0,
+  job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(), shift, true, false, 0, 0,
                  nullptr, nullptr, nullptr, 0, hash ? id_in : nullptr, hash, nullptr, norm_only, 0, 0, 0};
   for (int k = 0; k < rows.states(); ++k) job->update.state[k] = rows.state(k);
+  for (const Source& source : job->sources) {
+    job->update.plain &= !source.bag_of && !source.share && !source.winners;
+    job->update.some_winners |= source.winners != nullptr;
+  }
   return job;
 }
 
@@ -176,7 +175,7 @@ void RowUpdate::run_whole(Job& job, int worker) {
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
-  job.run(scratch.sorter.sort(emit, 0, job.bits, job.low, job.ids), scratch.row);
+  job.result = job.run(scratch.sorter.sort(emit, 0, job.bits, job.low, job.ids), scratch.row);
 }
 
 // Large tables: their occurrences are first dealt out by the high bits of the slot, in order, to parts that are then
@@ -191,6 +190,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     size_t job;
     uint32_t base;
     int64_t first, last;
+    StepResult result;
   };
   std::vector<Chunk> chunks;
   std::vector<int> rest(jobs.size());  // bits of a slot within its part
@@ -217,7 +217,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     for (uint64_t part = 0; part < uint64_t{1} << (jobs[j]->bits - rest[j]); ++part) {
       const int64_t first = total;
       for (size_t c = first_chunk[j]; c < first_chunk[j + 1]; ++c) total += std::exchange(chunks[c].at[part], total);
-      if (total > first) shares.push_back({j, static_cast<uint32_t>(part << rest[j]), first, total});
+      if (total > first) shares.push_back({j, static_cast<uint32_t>(part << rest[j]), first, total, {}});
     }
   if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
   pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
@@ -227,15 +227,22 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     });
   });
   pool.run(static_cast<int64_t>(shares.size()), [&](int64_t number, int worker) {
-    const Share& share = shares[number];
-    Job& job = *jobs[share.job];
+    Share& share = shares[number];
+    const Job& job = *jobs[share.job];
     Scratch& scratch = scratch_[worker];
     const auto emit = [&](const auto& f) {
       for (int64_t i = share.first; i < share.last; ++i)
         f(static_cast<uint32_t>(items_[i] >> 32) - share.base, static_cast<uint32_t>(items_[i]));
     };
-    job.run(scratch.sorter.sort(emit, share.base, rest[share.job], job.low, share.last - share.first), scratch.row);
+    const int64_t count = share.last - share.first;
+    share.result = job.run(scratch.sorter.sort(emit, share.base, rest[share.job], job.low, count), scratch.row);
   });
+  for (const Share& share : shares) {  // in order, so that sums do not depend on who was first
+    StepResult& result = jobs[share.job]->result;
+    result.updated += share.result.updated;
+    result.not_finite += share.result.not_finite;
+    result.squares += share.result.squares;
+  }
 }
 
 std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const std::vector<std::optional<RowStep>>& steps,
@@ -260,8 +267,8 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
   pool.run(static_cast<int64_t>(tables.size()), [&](int64_t t, int) {
     if (steps[t]) jobs[t] = job(static_cast<int>(t), pending, *steps[t], norm_only);
   }, small);
-  // With few tables for many threads, also those of middling size are shared.
-  const bool few = static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
+  // With few tables for many threads, also those of middling size are shared; but a norm is the same for any number.
+  const bool few = !norm_only && static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
   std::vector<Job*> whole, split;
   for (auto& job : jobs)
     if (job && job->ids > 0) (job->ids > (few ? 2 * kPart : kWhole) ? split : whole).push_back(job.get());

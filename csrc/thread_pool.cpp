@@ -140,8 +140,9 @@ void ThreadPool::resize(int threads) {
   std::shared_ptr<Crew> old;  // joined after the lock is gone, when its last caller is done
   std::lock_guard lock(mutex_);
   disown();
-  if (threads_ != std::max(threads, 1)) old = std::move(crew_);
-  threads_ = std::max(threads, 1);
+  threads = std::clamp(threads, 1, kMostThreads);
+  if (threads_ != threads) old = std::move(crew_);
+  threads_ = threads;
 }
 
 int ThreadPool::threads() {
@@ -152,12 +153,6 @@ int ThreadPool::threads() {
 void ThreadPool::disown() {
   if (process_ == getpid()) return;
   if (crew_) new std::shared_ptr<Crew>(std::move(crew_));  // threads of the parent: there is nobody to join
-  process_ = getpid();
-}
-
-void ThreadPool::leave_parent() {
-  if (process_ == getpid()) return;
-  if (crew_) new std::shared_ptr<Crew>(std::move(crew_));  // kept for good: there are no threads here to join
   process_ = getpid();
 }
 

@@ -30,7 +30,6 @@ class ThreadPool {
  private:
   class Crew;
   std::shared_ptr<Crew> crew();
-  void leave_parent();  // after a fork
   void disown();  // the crew of the parent, in a child; mutex_ is held
 
   std::mutex mutex_;

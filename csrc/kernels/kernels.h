@@ -64,7 +64,7 @@ enum class Rule { Sgd, Momentum, Nesterov, Adagrad, RowWiseAdagrad, Adam, Ftrl }
 
 struct RowStep {
   Rule rule;
-  float lr, momentum, weight_decay, eps, beta1, beta2, l1, l2, beta, bound, clip, grad_scale;
+  double lr, momentum, weight_decay, eps, beta1, beta2, l1, l2, beta, bound, clip, grad_scale;
   uint32_t step;
 };
 
@@ -76,7 +76,9 @@ struct Update {
   Column state[2];
   RowStep step;
   const Source* sources;
-  int source_count, shift;
+  int shift;
+  bool plain;         // every occurrence is a bag, and its share 1
+  bool some_winners;  // of a source
   int64_t row_count, count;
   const uint32_t *slots, *starts, *what;
   uint32_t mask;

@@ -38,60 +38,43 @@ HYBRIDREC_INLINE void fetch_row(const Update& u, uint32_t slot) {
     if (state.slabs) prefetch_to_write(state.at(slot), state.stride);
 }
 
-inline void add_winners(const Update& u, const Occurrence& o, float* sum) {
-  for (int64_t c = 0; c < u.spec.dim; ++c)
-    if (o.winners[c] == o.place) sum[c] += o.share * o.grad[c];
-}
-
-// Columns [at, at + N vectors) of the summed gradient of items [first, last).
-template <int N>
-inline void sum_columns(const Update& u, int64_t first, int64_t last, int64_t at, int rest) {
+// N vectors of columns of the summed gradient of occurrences [first, last), into the scratch row.
+template <int N, typename Lanes>
+inline void sum_columns(const Update& u, int64_t first, int64_t last, int64_t at, Lanes lanes) {
   Vec sum[N];
   for (int v = 0; v < N; ++v) sum[v] = Vec::zero();
   for (int64_t i = first; i < last; ++i) {
     if (i + kGradsAhead<N> < u.count) prefetch(occurrence(u, i + kGradsAhead<N>).grad + at, N * Vec::kLanes * 4);
     const Occurrence o = occurrence(u, i);
-    const Vec share = Vec::all(o.share);
-    for (int v = 0; v < N; ++v) {
-      const float* p = o.grad + at + v * Vec::kLanes;
-      sum[v] = sum[v].fma(v + 1 < N || rest == Vec::kLanes ? Vec::load(p) : Vec::load(p, rest), share);
-    }
+    for (int v = 0; v < N; ++v) sum[v] = sum[v].fma(load(o.grad + at + v * Vec::kLanes, lanes), Vec::all(o.share));
   }
-  for (int v = 0; v < N; ++v) {
-    float* p = u.scratch + at + v * Vec::kLanes;
-    if (v + 1 < N || rest == Vec::kLanes) sum[v].store(p);
-    else sum[v].store(p, rest);
+  for (int v = 0; v < N; ++v) store(sum[v], u.scratch + at + v * Vec::kLanes, lanes);
+}
+
+// Where some occurrences are of a maximum: they give only the columns that they won.
+inline void sum_with_winners(const Update& u, int64_t first, int64_t last) {
+  for (int64_t c = 0; c < u.spec.dim; ++c) u.scratch[c] = 0;
+  for (int64_t i = first; i < last; ++i) {
+    const Occurrence o = occurrence(u, i);
+    for (int64_t c = 0; c < u.spec.dim; ++c)
+      if (o.winners == nullptr || o.winners[c] == o.place) u.scratch[c] += o.share * o.grad[c];
   }
 }
 
-// The summed gradient of items [first, last): in the scratch row, or the only occurrence's own. N: vectors of a row,
-// or kWide and more than one turn.
-template <int N>
+// The summed gradient of occurrences [first, last): in the scratch row, or the only occurrence's own.
 inline const float* summed(const Update& u, int64_t first, int64_t last) {
-  const Occurrence only = occurrence(u, first);
-  if (only.winners) {
-    for (int64_t c = 0; c < u.spec.dim; ++c) u.scratch[c] = 0;
-    for (int64_t i = first; i < last; ++i) {
-      const Occurrence o = occurrence(u, i);
-      if (o.winners) add_winners(u, o, u.scratch);
-      else
-        for (int64_t c = 0; c < u.spec.dim; ++c) u.scratch[c] += o.share * o.grad[c];
-    }
+  if (u.some_winners) {
+    sum_with_winners(u, first, last);
     return u.scratch;
   }
-  if (last - first == 1 && only.share == 1) {
-    if (first + kGradsAhead<N> < u.count) prefetch(occurrence(u, first + kGradsAhead<N>).grad, 4 * u.spec.dim);
-    return only.grad;
-  }
+  const Occurrence only = occurrence(u, first);
+  if (last - first == 1 && only.share == 1) return only.grad;
   int64_t at = 0;
-  for (; u.spec.dim - at > kWide * Vec::kLanes; at += kWide * Vec::kLanes) sum_columns<kWide>(u, first, last, at, Vec::kLanes);
-  const auto left = static_cast<int>(u.spec.dim - at);
-  if (N < kWide || left > (N - 1) * Vec::kLanes) sum_columns<N>(u, first, last, at, left - (N - 1) * Vec::kLanes);
-  else
-    for (; at < u.spec.dim; at += Vec::kLanes) {
-      const int64_t rest = u.spec.dim - at;
-      sum_columns<1>(u, first, last, at, rest < Vec::kLanes ? static_cast<int>(rest) : Vec::kLanes);
-    }
+  const auto whole = [&](int vectors) { return u.spec.dim - at >= vectors * Vec::kLanes; };
+  for (; whole(kWide); at += kWide * Vec::kLanes) sum_columns<kWide>(u, first, last, at, Whole{});
+  for (; whole(2); at += 2 * Vec::kLanes) sum_columns<2>(u, first, last, at, Whole{});
+  for (; whole(1); at += Vec::kLanes) sum_columns<1>(u, first, last, at, Whole{});
+  if (at < u.spec.dim) sum_columns<1>(u, first, last, at, Rest{static_cast<int>(u.spec.dim - at)});
   return u.scratch;
 }
 
@@ -104,20 +87,28 @@ inline double squares_of(const float* g, int64_t dim) {
   return sum.sum();
 }
 
-inline bool finite(const float* g, int64_t dim) {
-  bool all = true;
-  for (int64_t c = 0; c < dim; ++c) all &= (bits_of(g[c]) & 0x7F800000) != 0x7F800000;
-  return all;
+// Whether the gradient is finite once it is scaled; `squares` as floats gave it, made exact where they overflowed.
+inline bool usable(const float* g, int64_t dim, double scale, double& squares) {
+  if (!(squares - squares == 0)) {
+    squares = 0;
+    for (int64_t c = 0; c < dim; ++c) squares += static_cast<double>(g[c]) * g[c];
+  }
+  if (squares * scale * scale < 1e76) return true;  // each element is below 1e38
+  for (int64_t c = 0; c < dim; ++c)
+    if ((bits_of(g[c] * static_cast<float>(scale)) & 0x7F800000) == 0x7F800000) return false;
+  return true;
 }
 
 // The numbers of a step as vectors, made once per task.
 struct StepVectors {
-  Vec lr, decay, momentum, eps, rest1, rest2, l1, minus_l1, l2, beta, bound, under;
+  Vec lr, decay, momentum, eps, rest1, rest2, l1, minus_l1, l2, beta, bound, under, tiny;
 
   explicit StepVectors(const RowStep& s)
-      : lr(Vec::all(s.lr)), decay(Vec::all(s.weight_decay)), momentum(Vec::all(s.momentum)), eps(Vec::all(s.eps)),
-        rest1(Vec::all(1 - s.beta1)), rest2(Vec::all(1 - s.beta2)), l1(Vec::all(s.l1)), minus_l1(Vec::all(-s.l1)),
-        l2(Vec::all(s.l2)), beta(Vec::all(s.beta)), bound(Vec::all(s.bound)), under(Vec::all(-s.bound)) {}
+      : lr(all(s.lr)), decay(all(s.weight_decay)), momentum(all(s.momentum)), eps(all(s.eps)), rest1(all(1 - s.beta1)),
+        rest2(all(1 - s.beta2)), l1(all(s.l1)), minus_l1(all(-s.l1)), l2(all(s.l2)), beta(all(s.beta)),
+        bound(all(s.bound)), under(all(-s.bound)), tiny(all(1.17549435e-38)) {}
+
+  static Vec all(double x) { return Vec::all(static_cast<float>(x)); }
 };
 
 // Columns of a row after the step, given the weights w and the gradient g; state is read and written in place. `rate`
@@ -148,15 +139,15 @@ HYBRIDREC_INLINE Vec stepped(const StepVectors& s, Vec rate, Vec w, Vec g, float
     store(z1, first, lanes);
     store(n1, second, lanes);
     const Vec shrunk = z1 - z1.min(s.l1).max(s.minus_l1);  // z - sign(z) l1, and 0 within l1 of 0
-    w = Vec::zero() - shrunk / ((s.beta + root) / s.lr + s.l2);
+    w = Vec::zero() - shrunk / s.tiny.max((s.beta + root) / s.lr + s.l2);  // 0 where no gradient was ever seen
   }
-  return w.min(s.bound).max(s.under);
+  return s.under.max(s.bound.min(w));  // in this order NaN stays NaN
 }
 
 // Adds a row's mean square to its one number of state; the learning rate that comes of it.
 HYBRIDREC_INLINE Vec rowwise_rate(const Update& u, float* sum, double squares) {
   *sum += static_cast<float>(squares / static_cast<double>(u.spec.dim));
-  return Vec::all(u.step.lr / (__builtin_sqrtf(*sum) + u.step.eps));
+  return Vec::all(static_cast<float>(u.step.lr) / (__builtin_sqrtf(*sum) + static_cast<float>(u.step.eps)));
 }
 
 HYBRIDREC_INLINE float* state_at(const Column& column, uint32_t slot) {
@@ -197,23 +188,18 @@ void take_step(const Update& u, const StepVectors& s, uint32_t slot, const float
 
 // What a summed gradient is multiplied by, given the sum of its squares.
 HYBRIDREC_INLINE float factor_of(const RowStep& s, double squares) {
-  const double norm_squared = squares * s.grad_scale * s.grad_scale;
-  if (norm_squared <= static_cast<double>(s.clip) * s.clip) return s.grad_scale;
+  if (squares * s.grad_scale * s.grad_scale <= s.clip * s.clip) return static_cast<float>(s.grad_scale);
   return static_cast<float>(s.clip / __builtin_sqrt(squares));
 }
 
 // Any row, any gradient.
 template <Rule R, RowType T>
 void update_row(Update& u, const StepVectors& s, int64_t row) {
-  const float* grad = summed<kWide>(u, u.starts[row], u.starts[row + 1]);
+  const float* grad = summed(u, u.starts[row], u.starts[row + 1]);
   double squares = squares_of(grad, u.spec.dim);
-  if (!(squares - squares == 0)) {
-    if (!finite(grad, u.spec.dim)) {
-      ++u.not_finite;
-      return;
-    }
-    squares = 0;  // finite numbers whose squares are not, in floats
-    for (int64_t c = 0; c < u.spec.dim; ++c) squares += static_cast<double>(grad[c]) * grad[c];
+  if (!usable(grad, u.spec.dim, u.step.grad_scale, squares)) {
+    ++u.not_finite;
+    return;
   }
   const float factor = factor_of(u.step, squares);
   ++u.updated;
@@ -265,18 +251,11 @@ void update_vectors(Update& u) {
   }
 }
 
-inline bool all_plain(const Update& u) {
-  for (int s = 0; s < u.source_count; ++s)
-    if (u.sources[s].bag_of || u.sources[s].share || u.sources[s].winners) return false;
-  return true;
-}
-
 template <Rule R>
 void update_type(Update& u) {
   if (u.spec.type == RowType::F16) return update_rows<R, RowType::F16>(u);
   if (u.spec.type == RowType::BF16) return update_rows<R, RowType::BF16>(u);
-  if (!all_plain(u)) return update_rows<R, RowType::F32>(u);
-  switch (u.spec.dim) {
+  switch (u.plain ? u.spec.dim : 0) {
     case Vec::kLanes: return update_vectors<R, 1>(u);
     case 2 * Vec::kLanes: return update_vectors<R, 2>(u);
     case 4 * Vec::kLanes: return update_vectors<R, 4>(u);

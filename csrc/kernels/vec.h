@@ -2,7 +2,8 @@
 // avx2.cpp and avx512.cpp, inside that file's namespace: nothing here is shared between them, so no code for a newer
 // processor can end up in a call on an older one.
 //
-// Partial loads and stores touch only the first n lanes in memory; the others read as zero.
+// Partial loads and stores touch only the first n lanes in memory; the others read as zero. Of a number and a NaN, min
+// and max take the argument.
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
@@ -116,8 +117,8 @@ struct Vec {
   Vec operator/(Vec o) const { return each([&](int i) { return v[i] / o.v[i]; }); }
   Vec fma(Vec a, Vec b) const { return each([&](int i) { return v[i] + a.v[i] * b.v[i]; }); }
   Vec sqrt() const { return each([&](int i) { return __builtin_sqrtf(v[i]); }); }
-  Vec min(Vec o) const { return each([&](int i) { return o.v[i] < v[i] ? o.v[i] : v[i]; }); }
-  Vec max(Vec o) const { return each([&](int i) { return o.v[i] > v[i] ? o.v[i] : v[i]; }); }
+  Vec min(Vec o) const { return each([&](int i) { return v[i] < o.v[i] ? v[i] : o.v[i]; }); }
+  Vec max(Vec o) const { return each([&](int i) { return v[i] > o.v[i] ? v[i] : o.v[i]; }); }
   float sum() const { return (v[0] + v[1]) + (v[2] + v[3]); }
 };
 

@@ -53,8 +53,6 @@ class EmbeddingCollection(RowOwner, nn.Module):
         super().__init__()
         self._tables = _by_name(tables)
         self._features = _features(self._tables)
-        hashes = {feature.name: self._tables[feature.table].hashes for feature in self._features}
-        self._hashed = {name: kind for name, kind in hashes.items() if kind is not None}
         self._names = tuple(feature.name for feature in self._features)
         self._dims = tuple(self._tables[feature.table].dim for feature in self._features)
         self._sequences = tuple(feature.name for feature in self._features if feature.combiner == "none")

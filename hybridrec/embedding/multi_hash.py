@@ -42,7 +42,7 @@ def expand(block: IdBlock, hashes: Mapping[str, MultiHash]) -> IdBlock:
     return IdBlock(
         block.names,
         torch.cat(values),
-        (0, *accumulate(len(part) for part in values)),
+        (0, *accumulate(part.shape[0] for part in values)),
         tuple(None if hot is None else hot * turns for hot, turns in zip(block.hotness, rounds, strict=True)),
         block.offsets * block.offsets.new_tensor(ragged)[:, None],
         _weights(block, rounds),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.policies import LFU, MinCount
 from hybridrec.embedding.store import RowData, Snapshot, Store
 from hybridrec.embedding.table import Table
@@ -70,7 +71,7 @@ def keys(table: Table) -> tuple[str, ...]:
     if not table.dynamic:
         return ("weight",)
     counts = ("counts",) if isinstance(table.eviction, LFU) else ()
-    sketch = ("sketch",) if isinstance(table.admission, MinCount) else ()
+    sketch = ("sketch",) if isinstance(table.admission, MinCount) and table.admission.k > 1 else ()
     return ("ids", "weight", "touched", *counts, *sketch, "clock")
 
 
@@ -126,6 +127,15 @@ def _dynamic_misfit(table: Table, parts: Mapping[str, Tensor], weight: Tensor) -
     return None
 
 
+def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
+    if "sketch" not in parts or not isinstance(home, HashStore):
+        return None
+    found, wanted = parts["sketch"].numel(), home.memory()["sketch"]
+    if found == wanted:
+        return None
+    return f"found a sketch of {found} bytes, wanted {wanted:g}; keep its capacity and minimum count"
+
+
 def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
     if isinstance(home, DenseStore | TableWeight):
@@ -145,7 +155,7 @@ def load_all(homes: Mapping[str, Home], state: Mapping[str, Tensor], prefix: str
     for name, home in homes.items():
         parts = _under(state, f"{prefix}{name}.", (*keys(home.table), "ids"))  # ids tell what kind of table was saved
         absent = [key for key in keys(home.table) if key not in parts]
-        reason = misfit(home.table, parts) if "weight" in parts else None
+        reason = misfit(home.table, parts) or _sketch_misfit(home, parts) if "weight" in parts else None
         if reason is not None:
             missing.append(MisfitKey(f"{prefix}{name}.weight", reason))
         else:

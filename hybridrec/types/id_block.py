@@ -88,7 +88,7 @@ class IdBlock:
                 f"{self.values.dtype} {list(self.values.shape)}; convert with values.long().contiguous()"
             )
         rising = all(a <= b for a, b in pairwise(self.starts))
-        if self.starts[0] != 0 or self.starts[-1] != len(self.values) or not rising:
+        if self.starts[0] != 0 or self.starts[-1] != self.values.shape[0] or not rising:
             raise ValueError(f"starts must rise from 0 to len(values) = {len(self.values)}, got {self.starts}")
         shape = (self.hotness.count(None), self.batch_size + 1)
         if self.offsets.dtype != torch.int64 or self.offsets.shape != shape or not self.offsets.is_contiguous():
@@ -260,7 +260,7 @@ class IdBlock:
         >>> IdBlock.from_ragged({"item": torch.tensor([[1, 2], [3, 4]])}).hotness
         (2,)
         """
-        sizes = {name: len(column) for name, column in features.items()}
+        sizes = {name: _rows(column) for name, column in features.items()}
         rows = next(iter(sizes.values()), 0) if batch_size is None else batch_size
         for name, size in sizes.items():
             if size != rows:
@@ -271,7 +271,7 @@ class IdBlock:
         return cls(
             tuple(features),
             torch.cat(values) if values else torch.empty(0, dtype=torch.int64),
-            (0, *accumulate(len(v) for v in values)),
+            (0, *accumulate(v.shape[0] for v in values)),
             tuple(_hotness(column) for column in features.values()),
             torch.stack(lines) if lines else torch.empty(0, rows + 1, dtype=torch.int64, device=device),
             None if weights is None else _weights(dict(zip(features, values, strict=True)), weights),
@@ -361,6 +361,11 @@ def _ids(name: str, column: Ragged | Tensor) -> Tensor:
     return _integers(name, column).flatten()
 
 
+def _rows(column: Ragged | Tensor) -> int:
+    """The rows of a column, by its shape: len() is a plain number, which torch.export would take for a constant."""
+    return column.offsets.shape[0] - 1 if isinstance(column, Ragged) else column.shape[0]
+
+
 def _hotness(column: Ragged | Tensor) -> int | None:
     if isinstance(column, Ragged):
         return None
@@ -373,7 +378,8 @@ def _weights(ids: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor
     parts = []
     for name, values in ids.items():
         part = weights.get(name)
-        if part is not None and part.numel() != len(values):
-            raise ValueError(f"feature {name!r} has {len(values)} ids but {part.numel()} weights; give one per id")
-        parts.append(torch.ones(len(values), device=values.device) if part is None else part.float().flatten())
+        size = values.shape[0]
+        if part is not None and part.numel() != size:
+            raise ValueError(f"feature {name!r} has {size} ids but {part.numel()} weights; give one per id")
+        parts.append(torch.ones(size, device=values.device) if part is None else part.float().flatten())
     return torch.cat(parts) if parts else torch.empty(0)

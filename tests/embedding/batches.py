@@ -32,7 +32,7 @@ def _table(draw: st.DrawFn, name: str, dims: Sequence[int]) -> Table:
 
 @st.composite
 def blocks(draw: st.DrawFn, tables: Sequence[Table], weighted: bool | None = None) -> IdBlock:
-    """A batch of 0 to 5 rows for these tables, with a stranger among the features; weights are multiples of a quarter."""
+    """A batch of 0 to 5 rows for these tables, with a stranger among the features; weights are quarters."""
     batch = draw(st.integers(0, 5))
     columns: dict[str, Tensor | Ragged] = {"stranger": torch.arange(batch)}
     for table in tables:
@@ -40,7 +40,9 @@ def blocks(draw: st.DrawFn, tables: Sequence[Table], weighted: bool | None = Non
             columns[feature] = _column(draw, batch, table.fixed_rows)
     if not (draw(st.booleans()) if weighted is None else weighted):
         return IdBlock.from_ragged(columns, batch_size=batch)
-    sizes = {name: column.numel() if isinstance(column, Tensor) else len(column.flat) for name, column in columns.items()}
+    sizes = {
+        name: column.numel() if isinstance(column, Tensor) else len(column.flat) for name, column in columns.items()
+    }
     weights = {
         name: torch.tensor(draw(st.lists(st.integers(-8, 8), min_size=size, max_size=size))) / 4.0
         for name, size in sizes.items()
@@ -85,7 +87,7 @@ def loss_of(out: Embeddings, seed: int = 0, use: str = "flat") -> Tensor:
 
 
 def _used(values: Tensor, use: str) -> Tensor:
-    """The vectors such that their gradient is a window of a wider one, has its columns together, or is one row for all."""
+    """The vectors, used so that their gradient is a window of a wider one, is by columns, or is one row for all."""
     if use == "cat":
         return torch.cat([values, values.new_ones(len(values), 2)], dim=1)
     return {"columns": values.t(), "rows": values.sum(0, keepdim=True)}.get(use, values)

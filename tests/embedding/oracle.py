@@ -1,4 +1,4 @@
-"""A whole collection in plain PyTorch: rows in double, pooled by the reference, gradients by autograd, updates by the reference."""
+"""A whole collection in plain PyTorch: rows in double, pooling and updates by the references, gradients by autograd."""
 
 from __future__ import annotations
 
@@ -102,14 +102,12 @@ class PlainCollection:
 
     def assert_equal(self, rtol: float = 1e-5, atol: float = 2e-6) -> None:
         """The collection has these rows and states."""
-        for name, table in self.tables.items():
+        for name in self.tables:
             store = self.emb[name]
             pairs = [(store.weight, self.weights[name].detach())]
             pairs += zip((store.state(column) for column in _columns(store)), self.states[name], strict=True)
             for found, expected in pairs:
-                torch.testing.assert_close(
-                    found.double(), expected, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text: f"{table}: {text}"
-                )
+                torch.testing.assert_close(found.double(), expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _columns(store: Store) -> tuple[str, ...]:

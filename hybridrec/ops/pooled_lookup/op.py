@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,6 @@ EVAL, TRAIN, TRAIN_ONCE = 0, 1, 2  # the last: no gradient can come, so rows nee
 MOST_PLANS = 256
 
 _lookups: weakref.WeakValueDictionary[int, Lookup] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
 _traced = itertools.count()
 
 
@@ -49,11 +49,13 @@ class Lookup:
         self.maxima = [i for i, f in enumerate(features) if f.combiner == "max"]
         self.padded = [i for i, f in enumerate(features) if f.padding is not None]
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
+        self.tables_counted = len(group.names) if self.dynamic else 0  # tables whose removals matter
         self.growing = sorted({f.table for f in features if group.stores[f.table].table.dynamic})
         self.anchor = torch.zeros((), requires_grad=any(f.table in group.handles for f in features))
+        self.no_anchor = torch.zeros(())  # where gradients are off: an exported model would complain of the other
         self.arena = _native.Arena.create()
         self._plans: dict[tuple[str, tuple[int, ...]], Plan] = {}
-        self.number = next(_numbers)
+        self.number = _signature(group, features)
         _lookups[self.number] = self
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
@@ -74,11 +76,19 @@ class Lookup:
         mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
         weights = None if weights is None else weights.contiguous()
         run = DirectLookup.apply if readable(values) else torch.ops.hybridrec.pooled_lookup
-        out = run(values, offsets, weights, self.anchor, *layout, self.number, mode)
+        anchor = self.anchor if torch.is_grad_enabled() else self.no_anchor
+        out = run(values, offsets, weights, anchor, *layout, self.number, mode)
         return out[0], out[1 : 1 + len(self.sequences)]
 
     def __reduce__(self) -> tuple:
         return Lookup, (self.group, self.features, self.remedy)
+
+    def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
+        if prod(shape) == 0:
+            return torch.empty(shape, dtype=dtype)
+        memory = self.arena.take(4 * prod(shape)).view(np.float32 if dtype == torch.float32 else np.int32)
+        return torch.from_numpy(memory.reshape(shape))  # no view of another tensor, which could not change in place
 
     def pick(self, names: str) -> list[int]:
         """Where a block with these features has those that are looked up."""
@@ -106,6 +116,18 @@ class Plan:
         )
 
 
+def _signature(group: TableGroup, features: tuple[FeatureSpec, ...]) -> int:
+    """A number for a lookup: of these tables and features, and of no other lookup now alive.
+
+    An exported program that is loaded elsewhere finds the same tables by it, or none.
+    """
+    tables = [repr(store.table) for store in group.stores.values()]
+    number = _native.xxh64(repr((features, tables)).encode()) >> 2
+    while number in _lookups:
+        number += 1
+    return number
+
+
 def _of(number: int) -> Lookup:
     lookup = _lookups.get(number)
     if lookup is None:
@@ -116,16 +138,15 @@ def _of(number: int) -> Lookup:
 
 
 def _outputs(
-    lookup: Lookup, pick: list[int], values: Tensor, starts: Sequence[int], batch: int, flat: Any
+    lookup: Lookup, pick: list[int], values: Tensor, starts: Sequence[int], batch: int, new: Any
 ) -> list[Tensor]:
-    """flat, sequences, slots, removals and winners: the order of what the operator returns."""
-    new = values.new_empty
+    """flat, sequences, slots, removals and winners: the order of what the operator returns; `new(dtype, *shape)`."""
     sizes = [(starts[pick[i] + 1] - starts[pick[i]]) // lookup.features[i].group for i in lookup.sequences]
     dims = [lookup.dims[i] for i in lookup.sequences]
-    sequences = [new(shape, dtype=torch.float32) for shape in zip(sizes, dims, strict=True)]
-    winners = [new((batch, lookup.dims[i]), dtype=torch.int32) for i in lookup.maxima]
-    slots, removals = new(values.shape, dtype=torch.int32), new(len(lookup.group.names) if lookup.dynamic else 0)
-    return [flat(batch, lookup.tables.width), *sequences, slots, removals, *winners]
+    sequences = [new(torch.float32, *shape) for shape in zip(sizes, dims, strict=True)]
+    winners = [new(torch.int32, batch, lookup.dims[i]) for i in lookup.maxima]
+    slots, removals = new(torch.int32, values.shape[0]), values.new_empty(lookup.tables_counted)
+    return [new(torch.float32, batch, lookup.tables.width), *sequences, slots, removals, *winners]
 
 
 def _look_up(
@@ -143,7 +164,7 @@ def _look_up(
     """The pooled features [B, sum of dims], the sequences, and what the backward needs."""
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
-    out = _outputs(lookup, plan.pick, values, starts, batch_size, lambda *shape: _recycled(lookup.arena, *shape))
+    out = _outputs(lookup, plan.pick, values, starts, batch_size, lookup.recycled)
     flat, sequences, slots, removals, winners = _apart(lookup, out)
     _native.set_threads(torch.get_num_threads())
     fault = lookup.tables.lookup(
@@ -167,7 +188,7 @@ pooled_lookup = torch.library.custom_op("hybridrec::pooled_lookup", _look_up, mu
 def _(values, offsets, weights, anchor, starts, hotness, names, batch_size, number, mode):
     lookup = _of(number)
     new = values.new_empty
-    return _outputs(lookup, lookup.pick(names), values, starts, batch_size, lambda *s: new(s, dtype=torch.float32))
+    return _outputs(lookup, lookup.pick(names), values, starts, batch_size, lambda kind, *shape: new(shape, dtype=kind))
 
 
 def _queue(
@@ -294,7 +315,10 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 def _accumulates(number: int) -> bool:
     """Whether the backward at work leaves gradients in leaves; torch.autograd.grad, asked for others, does not."""
     anchor = torch.autograd.graph.get_gradient_edge(_of(number).anchor)
-    return torch._C._will_engine_execute_node(anchor.node)
+    try:
+        return torch._C._will_engine_execute_node(anchor.node)
+    except RuntimeError:  # the anchor is what was asked for
+        return True
 
 
 pooled_lookup.register_autograd(_backward, setup_context=_setup)
@@ -342,14 +366,6 @@ def _still_there(
 def _apart(lookup: Lookup, out: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor, Tensor, list[Tensor]]:
     cut = 1 + len(lookup.sequences)
     return out[0], out[1:cut], out[cut], out[cut + 1], out[cut + 2 :]
-
-
-def _recycled(arena: _native.Arena, batch: int, width: int) -> Tensor:
-    """A float32 tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
-    if batch * width == 0:
-        return torch.empty(batch, width)
-    memory = arena.take(4 * batch * width).view(np.float32).reshape(batch, width)
-    return torch.from_numpy(memory)  # no view of another tensor: autograd would forbid changing those in place
 
 
 def _gradients(grads: Sequence[Tensor | None], copy: bool) -> tuple[Tensor | None, list[Tensor | None]]:
