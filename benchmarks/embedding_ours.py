@@ -15,9 +15,11 @@ OPTIMIZERS = {"rowwise_adagrad": "RowWiseAdagrad", "adagrad": "Adagrad"}
 
 def collection(task: Task) -> Any:
     """One table per feature: fixed, or dynamic where the task names a capacity."""
-    size = {"rows": task.shape.rows} if task.capacity is None else {"capacity": task.capacity}
-    tables = [hr.Table(f"t{i}", dim=task.setting.dim, features=[f"f{i}"], **size) for i in range(task.shape.tables)]
-    return hr.EmbeddingCollection(tables)
+    rows = task.shape.rows if task.capacity is None else None
+    names = range(task.shape.tables)
+    return hr.EmbeddingCollection(
+        [hr.Table(f"t{i}", dim=task.setting.dim, rows=rows, capacity=task.capacity, features=[f"f{i}"]) for i in names]
+    )
 
 
 def optimizer(task: Task, emb: Any, **options: float) -> torch.optim.Optimizer:

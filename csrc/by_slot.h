@@ -29,27 +29,35 @@ struct BySlot {
 };
 
 // Sorts items slot << low | what, of which `emit(f)` gives slot and what to f one by one. Slots have `bits` bits. Both
-// buffers hold all items; the result is in one of them.
+// buffers hold all items, `counters` kMostDigits * kMostCounters numbers; the result is in one of the buffers.
 template <typename Item, typename Emit>
-Item* sort_items(const Emit& emit, int bits, int low, Item* a, Item* b, int64_t& n) {
-  static thread_local uint32_t counters[kMostDigits][kMostCounters];
+Item* sort_items(const Emit& emit, int bits, int low, Item* a, Item* b, uint32_t* counters, int64_t& n) {
   const Digits digits(bits);
   const uint32_t mask = (1u << digits.width) - 1;
-  for (int d = 0; d < digits.count; ++d) std::memset(counters[d], 0, sizeof(uint32_t) << digits.width);
+  std::memset(counters, 0, sizeof(uint32_t) * digits.count * kMostCounters);
   Item* end = a;
-  emit([&](uint32_t slot, uint32_t what) { *end++ = static_cast<Item>(slot) << low | what; });
+  emit([&](uint32_t slot, uint32_t what) {
+    *end++ = static_cast<Item>(slot) << low | what;
+    ++counters[slot & mask];
+  });
   const int64_t count = end - a;
-  for (int64_t i = 0; i < count; ++i)
-    for (int d = 0; d < digits.count; ++d) ++counters[d][a[i] >> (low + d * digits.width) & mask];
   for (int d = 0; d < digits.count; ++d) {
-    uint32_t* counter = counters[d];
-    for (uint32_t i = 0, at = 0; i <= mask; ++i) {
-      const uint32_t here = counter[i];
-      counter[i] = at;
-      at += here;
-    }
+    uint32_t* counter = counters + d * kMostCounters;
+    for (uint32_t i = 0, at = 0; i <= mask; ++i) at += std::exchange(counter[i], at);
     const int shift = low + d * digits.width;
-    for (int64_t i = 0; i < count; ++i) b[counter[a[i] >> shift & mask]++] = a[i];
+    if (d + 1 < digits.count) {  // the next digit is counted meanwhile
+      uint32_t* next = counter + kMostCounters;
+      for (int64_t i = 0; i < count; ++i) {
+        const Item item = a[i], digit = item >> shift;
+        b[counter[digit & mask]++] = item;
+        ++next[digit >> digits.width & mask];
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        const Item item = a[i];
+        b[counter[item >> shift & mask]++] = item;
+      }
+    }
     std::swap(a, b);
   }
   n = count;
@@ -65,11 +73,12 @@ class SlotSorter {
     hold(most);
     int64_t n = 0;
     if (bits + low <= 32) {  // slot and occurrence in one word: half the memory to move
-      uint32_t* items = sort_items(emit, bits, low, reinterpret_cast<uint32_t*>(a_.data()), reinterpret_cast<uint32_t*>(b_.data()), n);
+      auto *a = reinterpret_cast<uint32_t*>(a_.data()), *b = reinterpret_cast<uint32_t*>(b_.data());
+      const uint32_t* items = sort_items(emit, bits, low, a, b, counters_.data(), n);
       const int64_t rows = find_rows(items, n, low, base);
       return {rows, n, slots_.data(), starts_.data(), items, static_cast<uint32_t>((uint64_t{1} << low) - 1)};
     }
-    const uint64_t* items = sort_items(emit, bits, 32, a_.data(), b_.data(), n);
+    const uint64_t* items = sort_items(emit, bits, 32, a_.data(), b_.data(), counters_.data(), n);
     const int64_t rows = find_rows(items, n, 32, base);
     auto* what = reinterpret_cast<uint32_t*>(items == a_.data() ? b_.data() : a_.data());
     for (int64_t i = 0; i < n; ++i) what[i] = static_cast<uint32_t>(items[i]);
@@ -100,6 +109,7 @@ class SlotSorter {
 
   std::vector<uint64_t> a_, b_;
   std::vector<uint32_t> starts_, slots_;
+  std::vector<uint32_t> counters_ = std::vector<uint32_t>(kMostDigits * kMostCounters);
 };
 
 }  // namespace hybridrec

@@ -171,7 +171,7 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
 }
 
 void RowUpdate::run_whole(Job& job, int worker) {
-  Scratch& scratch = scratch_[worker];
+  Scratch& scratch = this->scratch(worker);
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
@@ -229,7 +229,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
   pool.run(static_cast<int64_t>(shares.size()), [&](int64_t number, int worker) {
     Share& share = shares[number];
     const Job& job = *jobs[share.job];
-    Scratch& scratch = scratch_[worker];
+    Scratch& scratch = this->scratch(worker);
     const auto emit = [&](const auto& f) {
       for (int64_t i = share.first; i < share.last; ++i)
         f(static_cast<uint32_t>(items_[i] >> 32) - share.base, static_cast<uint32_t>(items_[i]));

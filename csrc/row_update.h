@@ -50,7 +50,11 @@ class RowUpdate {
   };
   std::vector<std::shared_ptr<Table>> tables_;
   std::mutex mutex_;
-  std::vector<Scratch> scratch_ = std::vector<Scratch>(ThreadPool::kMostThreads);
+  std::vector<std::unique_ptr<Scratch>> scratch_ = std::vector<std::unique_ptr<Scratch>>(ThreadPool::kMostThreads);
+  Scratch& scratch(int worker) {
+    if (!scratch_[worker]) scratch_[worker] = std::make_unique<Scratch>();
+    return *scratch_[worker];
+  }
   std::vector<uint64_t> items_;
 };
 

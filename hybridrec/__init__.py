@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    *("data", "Batch", "IdBlock", "Ragged"),
-    *("embedding", "Table", "EmbeddingCollection", "Embeddings", "fuse", "IntegerLookup", "optim"),
+    "data",
+    "Batch",
+    "IdBlock",
+    "Ragged",
+    "embedding",
+    "Table",
+    "EmbeddingCollection",
+    "Embeddings",
+    "fuse",
+    "IntegerLookup",
+    "optim",
 ]
 
 _ROOMS = ("data", "embedding", "optim")

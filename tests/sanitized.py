@@ -13,9 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "sanitized"
 PACKAGE = BUILD / "package"
+DATA = ("decode", "dataset", "loader", "hash_cache", "shuffle", "hashing", "join")
+EMBEDDING = ("store", "dense_store", "hash_store", "training", "determinism", "integer_lookup")
 TESTS = [
-    *("test_decode.py", "test_dataset.py", "test_loader.py", "test_hash_cache.py", "test_shuffle.py"),
-    *("test_hashing.py", "test_join.py"),
+    *(f"tests/data/test_{name}.py" for name in DATA),
+    *(f"tests/embedding/test_{name}.py" for name in EMBEDDING),
+    "tests/integration/test_random_files.py",
 ]
 
 
@@ -67,8 +70,7 @@ def inside() -> int:
     from hybridrec import _native
 
     assert Path(_native.__file__).parent == PACKAGE / "hybridrec", _native.__file__
-    files = [f"tests/data/{name}" for name in TESTS] + ["tests/integration/test_random_files.py"]
-    return pytest.main(["-p", "no:cacheprovider", "--capture=sys", "-m", "not slow", *files])
+    return pytest.main(["-p", "no:cacheprovider", "--capture=sys", "--timeout=600", "-m", "not slow", *TESTS])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class TableGroup:
         self.handles = {name: RowHandle(self, name) for name in self.names if name in trainable}  # pyright: ignore
         self._owners: dict[str, weakref.ref[Any]] = {}
         self._queue: list[QueuedCall] = []
+        self._lock = threading.Lock()  # of the queue: backward calls of other threads come during a step
         self._awaited: dict[str, int] = {}  # dynamic tables: the clock at which rows were pinned for a gradient
         self._update = _native.RowUpdate(self.natives)
 
@@ -119,23 +121,32 @@ class TableGroup:
                 )
         if trained:  # a view has the version of all that views the same memory, and so tells nothing
             versions = [(part, part._version) for part in lent if not (part._is_view() or part.is_inference())]
-            self._queue.append(QueuedCall(native, tensors, trained, versions))
+            with self._lock:
+                self._queue.append(QueuedCall(native, tensors, trained, versions))
 
     def pending(self, name: str) -> int:
         """How many backward calls have queued gradients for the table."""
         return sum(name in call.left for call in self._queue)
 
+    def waiting(self) -> set[str]:
+        """The tables that have queued gradients."""
+        return set().union(*(call.left for call in self._queue))
+
     def discard(self, names: Iterable[str]) -> None:
         """Empty the queues of these tables."""
-        gone = set(names)
-        for call in self._queue:
-            call.left -= gone
-        self._queue = [call for call in self._queue if call.left]
+        self._let_go(self._queue, set(names))
+
+    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
+        with self._lock:
+            for call in calls:
+                call.left -= tables
+            self._queue = [call for call in self._queue if call.left]
 
     def finite(self, names: Iterable[str]) -> bool:
         """Whether all queued gradients of these tables are finite."""
         wanted = set(names)
-        return self._update.finite(self._calls(wanted), [name in wanted for name in self.names])
+        calls = [call.native for call in self._calls(wanted)]
+        return self._update.finite(calls, [name in wanted for name in self.names])
 
     # -- the step -----------------------------------------------------------------------------------------
 
@@ -143,7 +154,7 @@ class TableGroup:
         """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
         plain = RowStep(rule=RowRule("sgd"), lr=0.0, step=1)
         scales = {name: steps[name].grad_scale if steps else 1.0 for name in names}
-        results = self._apply(dict.fromkeys(scales, plain), norm_only=True)
+        results = self._apply(self._calls(set(scales)), dict.fromkeys(scales, plain), norm_only=True)
         if any(results[name][1] for name in scales):
             return math.inf
         return math.sqrt(sum(results[name][2] * scale**2 for name, scale in scales.items()))
@@ -151,14 +162,15 @@ class TableGroup:
     def step(self, steps: Mapping[str, RowStep]) -> None:
         """Update the tables named, in one pass over all of them, and empty their queues."""
         self.refuse(steps)
-        for name, (_, not_finite, _) in self._apply(steps, norm_only=False).items():
+        calls = self._calls(set(steps))
+        for name, (_, not_finite, _) in self._apply(calls, steps, norm_only=False).items():
             self.stores[name].stepped(not_finite)
-        self.discard(steps)
+        self._let_go(calls, set(steps))
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         """Raise if a step that says so would have to leave out rows; changes nothing."""
         strict = {name: step for name, step in steps.items() if step.nan == "raise"}
-        results = self._apply(strict, norm_only=True) if strict else {}
+        results = self._apply(self._calls(set(strict)), strict, norm_only=True) if strict else {}
         for name, (_, not_finite, _) in results.items():
             if not_finite:
                 raise FloatingPointError(
@@ -166,17 +178,19 @@ class TableGroup:
                     "Find their cause, or leave such rows out with nan='skip'"
                 )
 
-    def _apply(self, steps: Mapping[str, RowStep], norm_only: bool) -> dict[str, tuple[int, int, float]]:
+    def _apply(
+        self, calls: list[QueuedCall], steps: Mapping[str, RowStep], norm_only: bool
+    ) -> dict[str, tuple[int, int, float]]:
         _native.set_threads(torch.get_num_threads())
         made = {key: native_step(step) for key, step in {id(step): step for step in steps.values()}.items()}
         native = [made[id(steps[name])] if name in steps else None for name in self.names]
-        results = self._update.apply(self._calls(set(steps)), native, norm_only)
+        results = self._update.apply([call.native for call in calls], native, norm_only)
         return {name: result for name, result in zip(self.names, results, strict=True) if name in steps}
 
-    def _calls(self, tables: set[str]) -> list[_native.Pending]:
+    def _calls(self, tables: set[str]) -> list[QueuedCall]:
         calls = [call for call in self._queue if call.left & tables]
         for call in calls:
             call.check()
             if len(call.left) < len(self.handles):
                 call.native.wanted = [name in call.left for name in self.names]
-        return [call.native for call in calls]
+        return calls

@@ -110,7 +110,7 @@ class NativeStore(Store):
             self.native.scatter_state(place, slots.data_ptr(), len(slots), given.data_ptr())
 
     def _rows_at(self, slots: Tensor) -> Tensor:
-        rows = torch.empty(len(slots), self.dim)
+        rows = torch.empty(len(slots), self.dim, dtype=torch.float32)
         self.native.gather(slots.data_ptr(), len(slots), rows.data_ptr())
         return rows.to(self.dtype)
 
@@ -122,7 +122,7 @@ class NativeStore(Store):
         assert self.rule is not None
         place = self.rule.names.index(name)
         column = self.rule.state[place]
-        values = torch.empty(len(slots), column.width(self.dim))
+        values = torch.empty(len(slots), column.width(self.dim), dtype=torch.float32)
         self.native.gather_state(place, slots.data_ptr(), len(slots), values.data_ptr())
         return values[:, 0] if column.per_row else values
 

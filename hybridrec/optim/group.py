@@ -37,6 +37,10 @@ class RowGroup(Protocol):
         """How many backward calls have queued gradients for the table."""
         ...
 
+    def waiting(self) -> set[str]:
+        """The tables that have queued gradients."""
+        ...
+
     def finite(self, names: Iterable[str]) -> bool:
         """Whether all queued gradients of these tables are finite."""
         ...

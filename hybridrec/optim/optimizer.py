@@ -8,6 +8,7 @@ from math import hypot, inf
 from typing import Any, NoReturn
 
 import torch
+from torch._compile import _disable_dynamo
 
 from hybridrec.optim import state
 from hybridrec.optim.options import RowOptions, Values, check_values, defaults_of, overridden
@@ -60,6 +61,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     # -- a step ---------------------------------------------------------------------------------------------
 
+    @_disable_dynamo  # as optimizers of torch do: torch.compiler.disable would load the compiler on import
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every row that has queued gradients, and empty the queue; returns what the closure returned.
@@ -92,6 +94,7 @@ class RowOptimizer(torch.optim.Optimizer):
                 self._counts[ref.name] = steps[ref.table].step
                 ref.handle.clear()
 
+    @_disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the queued gradients."""
         for group, refs in by_group(self._open().values()):
@@ -100,7 +103,8 @@ class RowOptimizer(torch.optim.Optimizer):
                 ref.handle.clear()
 
     def _pending(self) -> list[TableRef]:
-        return [ref for ref in self._open().values() if ref.pending]
+        waiting = {id(group): group.waiting() for group, _ in by_group(self._open().values())}
+        return [ref for ref in self._tables.values() if ref.table in waiting[id(ref.group)]]
 
     def _steps(self, refs: list[TableRef], unscale: float = 1.0) -> dict[str, RowStep]:
         """The next step of each of these tables, by its name in their group."""
@@ -109,7 +113,8 @@ class RowOptimizer(torch.optim.Optimizer):
         steps = {}
         for ref in refs:
             values = groups[ref.name]
-            key = (self._rules[ref.name], self.steps_of(ref.name), ref.handle.scale, *map(values.get, self.defaults))
+            rule = id(self._rules[ref.name])  # equal rules are one object
+            key = (rule, self.steps_of(ref.name), ref.handle.scale, *map(values.get, self.defaults))
             if key not in made:
                 made[key] = self._step_of(ref, values, unscale)
             steps[ref.table] = made[key]
@@ -159,8 +164,10 @@ class RowOptimizer(torch.optim.Optimizer):
     def _claim(self, tables: dict[str, TableRef]) -> None:
         """Take the tables, all or none."""
         try:
+            rules: dict[RowRule, RowRule] = {}
             for group in self.param_groups:
                 name, rule = group["name"], self.rule(group)
+                rule = rules.setdefault(rule, rule)
                 tables[name].group.claim(tables[name].table, rule, self)
                 self._tables[name], self._rules[name] = tables[name], rule
         except BaseException:

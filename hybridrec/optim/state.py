@@ -22,7 +22,8 @@ def read(store: Store, step: int) -> dict[str, Any]:
     rule = store.rule
     assert rule is not None, "a claimed table has a rule"
     parts = [chunk.state for chunk in store.chunks(CHUNK)]
-    empty = {c.name: torch.empty(0) if c.per_row else torch.empty(0, store.dim) for c in rule.state}
+    shapes = {c.name: (0,) if c.per_row else (0, store.dim) for c in rule.state}
+    empty = {name: torch.empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
     columns = {name: torch.cat([part[name] for part in parts]) if parts else empty[name] for name in rule.names}
     return {"step": step, **({"ids": store.ids()} if store.table.dynamic else {}), **columns}
 

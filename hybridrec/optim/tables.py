@@ -32,11 +32,6 @@ class TableRef:
     def store(self) -> Store:
         return self.group.stores[self.table]
 
-    @property
-    def pending(self) -> bool:
-        """Whether gradients are queued."""
-        return self.group.pending(self.table) > 0
-
 
 def find_tables(model: Model) -> dict[str, TableRef]:
     """Every trainable table of the model, once, in the order of its modules.
@@ -87,7 +82,7 @@ def _groups(model: Model) -> list[tuple[str, RowGroup]]:
     from hybridrec.embedding.owner import groups_of  # here, since the embedding room imports this one
 
     if isinstance(model, nn.Module):
-        return groups_of(model)
+        return list(groups_of(model))
     found: dict[int, tuple[str, RowGroup]] = {}
     for place, part in enumerate(_modules(model)):
         for path, group in groups_of(part):

@@ -377,9 +377,9 @@ def _weights(ids: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Tensor
         raise ValueError(f"weights for {unknown}, which are no features here; there are {sorted(ids)}")
     parts = []
     for name, values in ids.items():
-        part = weights.get(name)
         size = values.shape[0]
-        if part is not None and part.numel() != size:
+        part = weights[name] if name in weights else torch.ones(size, device=values.device)
+        if part.numel() != size:
             raise ValueError(f"feature {name!r} has {size} ids but {part.numel()} weights; give one per id")
-        parts.append(torch.ones(size, device=values.device) if part is None else part.float().flatten())
-    return torch.cat(parts) if parts else torch.empty(0)
+        parts.append(part.float().flatten())
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float32)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hybridrec.embedding import Embeddings, Table, Uniform
+from hybridrec.embedding.table import OUT_OF_RANGE
 from hybridrec.types import IdBlock, Ragged
 
 COMBINERS = ("sum", "mean", "sqrtn", "max", "none")
@@ -26,8 +27,8 @@ def table_lists(draw: st.DrawFn, most: int = 3, dims: Sequence[int] = DIMS) -> l
 def _table(draw: st.DrawFn, name: str, dims: Sequence[int]) -> Table:
     features = [f"{name}{letter}" for letter in "abc"[: draw(st.integers(1, 3))]]
     combiner = {feature: draw(st.sampled_from(COMBINERS)) for feature in features}
-    dim, rows = draw(st.sampled_from(dims)), draw(st.integers(1, 9))
-    return Table(name, dim, rows=rows, features=features, combiner=combiner, init=Uniform(1.0))
+    dim, rows, beyond = draw(st.sampled_from(dims)), draw(st.integers(1, 9)), draw(st.sampled_from(OUT_OF_RANGE))
+    return Table(name, dim, rows=rows, features=features, combiner=combiner, init=Uniform(1.0), out_of_range=beyond)
 
 
 @st.composite
@@ -37,7 +38,8 @@ def blocks(draw: st.DrawFn, tables: Sequence[Table], weighted: bool | None = Non
     columns: dict[str, Tensor | Ragged] = {"stranger": torch.arange(batch)}
     for table in tables:
         for feature in table.features:
-            columns[feature] = _column(draw, batch, table.fixed_rows)
+            columns[feature] = _column(draw, batch, _ids(table))
+    columns = dict(draw(st.permutations(list(columns.items()))))
     if not (draw(st.booleans()) if weighted is None else weighted):
         return IdBlock.from_ragged(columns, batch_size=batch)
     sizes = {
@@ -51,8 +53,15 @@ def blocks(draw: st.DrawFn, tables: Sequence[Table], weighted: bool | None = Non
     return IdBlock.from_ragged(columns, weights, batch_size=batch)
 
 
-def _column(draw: st.DrawFn, batch: int, rows: int) -> Tensor | Ragged:
-    hot, ids = draw(st.sampled_from(HOTNESS)), st.integers(0, rows - 1)
+def _ids(table: Table) -> st.SearchStrategy[int]:
+    """Ids of the table's rows, and others where it takes them."""
+    known = st.integers(0, table.fixed_rows - 1)
+    strange = st.sampled_from([table.fixed_rows, -1, 2**63 - 1, -(2**63)])
+    return known if table.out_of_range == "error" else known | known | strange
+
+
+def _column(draw: st.DrawFn, batch: int, ids: st.SearchStrategy[int]) -> Tensor | Ragged:
+    hot = draw(st.sampled_from(HOTNESS))
     if hot is None:
         lists = draw(st.lists(st.lists(ids, max_size=4), min_size=batch, max_size=batch))
         return Ragged.from_lists(lists, dtype=torch.int64)

@@ -168,6 +168,27 @@ def test_bad_ids_are_refused_by_a_compiled_model_as_by_an_eager_one():
         run(IdBlock.from_lists({"t": [1, 7]}))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of torch, about the loss
+def test_a_training_step_may_be_compiled_as_a_whole():
+    """The graph ends where the optimizers step, and goes on after them."""
+    results = []
+    for compiled in (False, True):
+        emb = EmbeddingCollection([Table("t", 2, rows=5), Table("u", 2, capacity=9)])
+        rows = Adagrad(emb, lr=0.1)
+
+        def step(ids: IdBlock, emb: EmbeddingCollection = emb, rows: Adagrad = rows) -> Tensor:
+            rows.zero_grad()
+            loss = emb(ids).flat.square().sum()
+            loss.backward()
+            rows.step()
+            return loss.detach()
+
+        run = torch.compile(step, backend="aot_eager") if compiled else step
+        losses = [float(run(IdBlock.from_lists({"t": [0, 1, 0], "u": [1, 2, 3 + turn]}))) for turn in range(4)]
+        results.append((losses, emb["t"].weight.tolist(), emb["u"].export().rows.tolist(), rows.steps_of("t")))
+    assert results[0] == results[1]
+
+
 # -- export ------------------------------------------------------------------------------------------------------
 
 

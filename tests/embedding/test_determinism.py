@@ -172,6 +172,27 @@ def test_two_threads_that_train_at_once_do_not_disturb_each_other():
         assert_same_bits(one, expected)
 
 
+def test_gradients_of_several_threads_all_reach_the_rows():
+    """Backward calls of one thread come in the middle of the step of another."""
+    emb = EmbeddingCollection([Table("t", 16, rows=100, init=Constant(0.0)), Table("u", 4, capacity=9000)])
+    rows, lock = SGD(emb, lr=1.0), threading.Lock()
+
+    def run(number: int) -> None:
+        for turn in range(100):
+            ids = torch.arange(100)
+            emb({"t": ids, "u": ids + 200 * number + turn}).flat.sum().backward()
+            with lock:
+                rows.step()
+
+    workers = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert emb["t"].weight.unique().tolist() == [-400]
+    assert emb.group.pending("t") == 0
+
+
 # -- initial values ----------------------------------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ def optimizer(kind: str, emb: EmbeddingCollection, **options: Any) -> Any:
 # -- beside the references -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=4 * settings().max_examples)
 @given(data=st.data())
 def test_steps_are_those_of_the_references_for_any_batch(data):
     tables = data.draw(table_lists())
@@ -183,6 +183,37 @@ def test_a_row_that_is_nan_stays_so():
     rows.step()
     assert emb["t"].weight[0].isnan().all()
     assert emb["t"].weight[1:, 0].tolist() == [0.5, 1.0]
+
+
+def test_many_tables_of_many_widths_train_together():
+    dims = [8] * 8 + [1, 2, 3, 5, 16, 16, 32, 64, 100, 128, 1024, 2048] + [4, 7] * 10
+    tables = [
+        Table(f"t{number}", dim, rows=1 + number, combiner=COMBINERS[number % 5], init=Uniform(1.0))
+        for number, dim in enumerate(dims)
+    ]
+    emb = EmbeddingCollection(tables)
+    rows, plain = Adagrad(emb, lr=0.1, eps=0.05), PlainCollection(emb)
+    for seed in range(2):
+        block = random_block({table.name: table.fixed_rows for table in tables}, 30, seed)
+        for out in (emb(block), plain(block)):
+            loss_of(out, seed).backward()
+        plain.step(rows)
+        rows.step()
+        plain.assert_equal()
+        plain.adopt()
+
+
+def test_outputs_hold_nothing_of_what_their_memory_held_before():
+    names = {combiner: combiner for combiner in COMBINERS}
+    emb = EmbeddingCollection([Table("t", 19, rows=9, features=list(names), combiner=names, out_of_range="zero")])
+    plain = PlainCollection(emb)
+    good = emb["t"].weight.clone()
+    for seed in range(5):
+        emb["t"].weight.fill_(torch.nan)
+        emb(random_block(dict.fromkeys(names, 9), 30, seed))  # whose memory the next lookup takes
+        emb["t"].weight.copy_(good)
+        block = random_block(dict.fromkeys(names, 12), 30 - seed, seed + 10)
+        assert_same(emb(block), plain(block))
 
 
 # -- beside torch ----------------------------------------------------------------------------------------------

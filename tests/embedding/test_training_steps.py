@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
@@ -61,7 +61,6 @@ def test_accumulated_gradients_are_those_of_one_large_batch_bit_for_bit(kind, co
     assert_equal(*results)
 
 
-@settings(max_examples=30)
 @given(data=st.data())
 def test_optimizers_of_different_tables_step_when_they_like(data):
     tables = data.draw(table_lists(most=3, dims=(1, 5)))
@@ -196,6 +195,27 @@ def test_rows_and_parameters_are_clipped_together_as_torch_does(max_norm):
     rows.step()
     dense.step()
     torch.testing.assert_close(emb["t"].weight, bag.weight.detach())
+
+
+@pytest.mark.parametrize("size", [{"rows": 9}, {"capacity": 9}])
+def test_rows_are_float32_whatever_the_default_type_of_torch_is(size):
+    results = []
+    for kind in (torch.float32, torch.float64):
+        torch.set_default_dtype(kind)
+        try:
+            emb = EmbeddingCollection([Table("t", 3, features=["a", "b"], combiner={"a": "max", "b": "none"}, **size)])
+            rows = Adagrad(emb, lr=0.5)
+            ids = torch.tensor([1, 2, 1])
+            for weights in (None, {"a": torch.tensor([1.0, 2.0, 0.5], dtype=torch.float32)}):
+                out = emb(IdBlock.from_ragged({"a": ids, "b": ids}, weights))
+                assert out.flat.dtype == out["b"].flat.dtype == torch.float32
+                (out.flat.sum() + out["b"].flat.sum()).backward()
+                rows.step()
+            saved = rows.state_dict()["state"]["t"]["sum"]
+            results.append([emb.lookup("t", [1, 2, 2]), *state_of(emb), saved])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert_equal(*results)
 
 
 # -- gradients that are not finite -------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from hybridrec.embedding.owner import RowOwner
 from torch import Tensor, nn
 
+from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.reference_store import ReferenceStore
 from hybridrec.embedding.table import Table
 from hybridrec.ops.row_update.reference import sum_duplicates
@@ -47,6 +47,9 @@ class FakeGroup:
 
     def pending(self, name: str) -> int:
         return len(self._queue[name])
+
+    def waiting(self) -> set[str]:
+        return {name for name in self.stores if self.pending(name)}
 
     def finite(self, names: Iterable[str]) -> bool:
         self.scans += 1
