@@ -63,6 +63,7 @@ struct RowUpdate::Job {
   // f(slot, source << shift | occurrence) for occurrences [first, last) of the ids of part s.
   template <typename F>
   void emit_ids(size_t s, int64_t first, int64_t last, const F& f) const {
+    if (first >= last) return;
     const Part& part = parts[s];
     const uint32_t base = static_cast<uint32_t>(s << update.shift);
     const uint32_t* slots = part.bags.slots;
