@@ -56,9 +56,9 @@ struct BlockLayout {
 
 using Rows2d = nb::ndarray<nb::numpy, nb::ndim<2>>;
 
-// One slab of a fixed table as an array, which keeps the table alive.
-Rows2d view(nb::handle table, uint8_t* data, size_t rows, int64_t width, nb::dlpack::dtype type) {
-  return Rows2d(data, {rows, static_cast<size_t>(width)}, table, {}, type);
+// One slab of a fixed table as an array, which keeps its owner alive.
+Rows2d view(nb::handle owner, uint8_t* data, size_t rows, int64_t width, nb::dlpack::dtype type) {
+  return Rows2d(data, {rows, static_cast<size_t>(width)}, owner, {}, type);
 }
 
 nb::object lookup(const TableSet& set, const BlockLayout& layout, Address values, const std::vector<int64_t>& starts,
@@ -182,7 +182,9 @@ void bind_tables(nb::module_& m) {
       .def("state", [](nb::handle_t<DenseTable> self, int k) {
         const auto& rows = nb::cast<DenseTable&>(self).rows;
         if (k < 0 || k >= rows.states()) throw nb::index_error("no such state");
-        return view(self, rows.state(k).slabs[0], rows.size(), rows.width(k), nb::dtype<float>());
+        auto* kept = new std::shared_ptr<Pages>(rows.state_pages(k));
+        nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<Pages>*>(p); });
+        return view(owner, rows.state(k).slabs[0], rows.size(), rows.width(k), nb::dtype<float>());
       }, "k"_a)
       .def("resolve", [](const DenseTable& self, Address ids, int64_t n, Address slots) {
         return self.resolve({at<const int64_t>(ids), at<uint32_t>(slots), n});

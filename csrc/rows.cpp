@@ -73,8 +73,8 @@ Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab) : spec_(spec), mos
 
 void Rows::add_slabs(int column, int64_t stride, uint64_t count) {
   for (uint64_t slab = slabs_[column].size(); slab * slab_rows_ < count; ++slab) {
-    slabs_[column].emplace_back(slab_rows_ * stride);
-    directory(column)[slab] = slabs_[column].back().data();
+    slabs_[column].push_back(std::make_shared<Pages>(slab_rows_ * stride));
+    directory(column)[slab] = slabs_[column].back()->data();
   }
 }
 
@@ -142,7 +142,7 @@ int64_t Rows::state_bytes() const {
 size_t Rows::allocated() const {
   size_t bytes = 0;
   for (const auto& column : slabs_)
-    for (const auto& slab : column) bytes += slab.bytes();
+    for (const auto& slab : column) bytes += slab->bytes();
   return bytes;
 }
 

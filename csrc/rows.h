@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ class Rows {
 
   Column column() const { return {directory(0), spec_.row_bytes(), bits_}; }
   Column state(int k) const { return {directory(k + 1), 4 * widths_[k], bits_}; }
+  // The first slab of a state: who views it keeps it, also when the state is replaced.
+  std::shared_ptr<Pages> state_pages(int k) const { return slabs_[k + 1].front(); }
 
   // Gives rows `slots` the initial values of `ids`, and their state its fill. Uses the thread pool.
   void init(const uint32_t* slots, const int64_t* ids, int64_t n);
@@ -92,7 +95,7 @@ class Rows {
   uint32_t bits_;
   uint64_t slab_rows_;  // rows of a slab: 1 << bits_, or `most` of a table that is smaller than that
   std::vector<Pages> directories_;  // weights, then each state; sized for `most` rows, so that they never move
-  std::vector<std::vector<Pages>> slabs_;
+  std::vector<std::vector<std::shared_ptr<Pages>>> slabs_;
   std::vector<int64_t> widths_;
   std::vector<float> fills_;
 };

@@ -122,6 +122,19 @@ def test_a_gradient_without_an_optimizer_is_refused_and_not_lost():
         loss.backward()
 
 
+def test_a_view_of_optimizer_state_outlives_its_optimizer():
+    emb = single(rows=50_000)
+    rows = Adagrad(emb, lr=1.0, initial_accumulator_value=2.0)
+    view = emb["t"].state("sum")
+    emb({"t": torch.tensor([1])}).flat.sum().backward()
+    rows.step()
+    rows.release()
+    again = Adagrad(emb, lr=1.0, initial_accumulator_value=5.0)
+    assert view[:3, 0].tolist() == [2, 3, 2]
+    assert emb["t"].state("sum")[:3, 0].tolist() == [5, 5, 5]
+    again.release()
+
+
 # -- beside torch ----------------------------------------------------------------------------------------------
 
 
