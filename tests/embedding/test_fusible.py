@@ -148,7 +148,9 @@ def test_embeddings_that_share_a_weight_are_fused_or_skipped_together():
 
 
 def test_lazy_parameters_elsewhere_are_no_matter():
-    fuse(nn.Sequential(nn.Embedding(3, 2), nn.LazyLinear(4)))
+    model = fuse(nn.Sequential(nn.Embedding(3, 2), nn.LazyLinear(4)))
+    assert model(torch.tensor([0, 2])).shape == (2, 4)
+    assert [name for name, _ in model.named_parameters()] == ["1.weight", "1.bias"]
 
 
 @pytest.mark.parametrize(
