@@ -63,12 +63,12 @@ Rows2d view(nb::handle owner, uint8_t* data, size_t rows, int64_t width, nb::dlp
 
 nb::object lookup(const TableSet& set, const BlockLayout& layout, Address values, const std::vector<int64_t>& starts,
                   Address offsets, Address weights, int64_t batch, bool train, Address slots, Address flat, int64_t stride,
-                  const std::vector<Address>& sequences, const std::vector<Address>& winners) {
+                  const std::vector<Address>& sequences, const std::vector<Address>& winners, Address removals) {
   std::optional<LookupFault> fault;
   {
     nb::gil_scoped_release release;
     const Outputs out{at<float>(flat), stride, all_at<float>(sequences), all_at<int32_t>(winners)};
-    fault = set.lookup(layout.block(values, starts, offsets, weights, batch), train, at<uint32_t>(slots), out);
+    fault = set.lookup(layout.block(values, starts, offsets, weights, batch), train, at<uint32_t>(slots), out, at<uint64_t>(removals));
   }
   if (!fault) return nb::none();
   constexpr const char* kKinds[] = {"range", "offsets", "capacity"};
@@ -336,20 +336,13 @@ void bind_embedding(nb::module_& m) {
         new (self) TableSet(std::move(tables), std::move(made));
       }, "tables"_a, "features"_a)
       .def_prop_ro("width", &TableSet::width)
-      .def("removals", [](const TableSet& self) {
-        std::vector<uint64_t> removals;
-        for (const auto& table : self.tables()) {
-          const auto* hash = dynamic_cast<const HashTable*>(table.get());
-          removals.push_back(hash ? hash->removals() : 0);
-        }
-        return removals;
-      })
+      .def("removals", &TableSet::removals)
       .def("advance", [](const TableSet& self) {
         for (const auto& table : self.tables())
           if (auto* hash = dynamic_cast<HashTable*>(table.get())) hash->advance();
       })
       .def("lookup", &lookup, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a, "train"_a, "slots"_a,
-           "flat"_a, "stride"_a, "sequences"_a, "winners"_a)
+           "flat"_a, "stride"_a, "sequences"_a, "winners"_a, "removals"_a = 0)
       .def("weight_gradient", &weight_gradient, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a,
            "slots"_a, "flat"_a, "stride"_a, "winners"_a, "flat_grad"_a, "grad_stride"_a, "sequence_grads"_a, "result"_a);
 

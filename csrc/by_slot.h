@@ -67,19 +67,20 @@ Item* sort_items(const Emit& emit, int bits, int low, Item* a, Item* b, uint32_t
 // Memory for n occurrences, kept from step to step: fresh memory costs more than the sort.
 class SlotSorter {
  public:
-  // Emitted slots have `bits` bits and are counted from `base`; what occurs there has `low` bits; `most` occurrences.
+  // Emitted slots have `bits` bits, and stand for slot << dealt | part; what occurs there has `low` bits; `most`
+  // occurrences.
   template <typename Emit>
-  BySlot sort(const Emit& emit, uint32_t base, int bits, int low, int64_t most) {
+  BySlot sort(const Emit& emit, uint32_t part, int dealt, int bits, int low, int64_t most) {
     hold(most);
     int64_t n = 0;
     if (bits + low <= 32) {  // slot and occurrence in one word: half the memory to move
       auto *a = reinterpret_cast<uint32_t*>(a_.data()), *b = reinterpret_cast<uint32_t*>(b_.data());
       const uint32_t* items = sort_items(emit, bits, low, a, b, counters_.data(), n);
-      const int64_t rows = find_rows(items, n, low, base);
+      const int64_t rows = find_rows(items, n, low, part, dealt);
       return {rows, n, slots_.data(), starts_.data(), items, static_cast<uint32_t>((uint64_t{1} << low) - 1)};
     }
     const uint64_t* items = sort_items(emit, bits, 32, a_.data(), b_.data(), counters_.data(), n);
-    const int64_t rows = find_rows(items, n, 32, base);
+    const int64_t rows = find_rows(items, n, 32, part, dealt);
     auto* what = reinterpret_cast<uint32_t*>(items == a_.data() ? b_.data() : a_.data());
     for (int64_t i = 0; i < n; ++i) what[i] = static_cast<uint32_t>(items[i]);
     return {rows, n, slots_.data(), starts_.data(), what, 0xFFFFFFFFu};
@@ -92,14 +93,14 @@ class SlotSorter {
   }
 
   template <typename Item>
-  int64_t find_rows(const Item* items, int64_t n, int low, uint32_t base) {
+  int64_t find_rows(const Item* items, int64_t n, int low, uint32_t part, int dealt) {
     int64_t rows = 0;
     uint32_t before = 0;
     uint32_t *starts = starts_.data(), *slots = slots_.data();
     for (int64_t i = 0; i < n; ++i) {
       const auto slot = static_cast<uint32_t>(static_cast<uint64_t>(items[i]) >> low);
       starts[rows] = static_cast<uint32_t>(i);  // overwritten by the next row's, unless this is a new row
-      slots[rows] = base + slot;
+      slots[rows] = slot << dealt | part;
       rows += i == 0 || slot != before;
       before = slot;
     }

@@ -109,21 +109,44 @@ std::optional<LookupFault> TableSet::check_offsets(const Block& block) const {
   return std::nullopt;
 }
 
-std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out) const {
+template <typename Lock>
+std::vector<Lock> TableSet::locked() const {
+  std::vector<Lock> locks;
+  for (const auto& table : tables_)
+    if (auto* hash = dynamic_cast<HashTable*>(table.get())) locks.emplace_back(hash->lock());
+  return locks;
+}
+
+std::vector<uint64_t> TableSet::removals() const {
+  std::vector<uint64_t> found;
+  for (const auto& table : tables_) {
+    const auto* hash = dynamic_cast<const HashTable*>(table.get());
+    found.push_back(hash ? hash->removals() : 0);
+  }
+  return found;
+}
+
+std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out,
+                                            uint64_t* removals) const {
   if (auto fault = check_offsets(block)) return fault;
   if (auto fault = resolve(block, slots)) return fault;  // before any table admits new ids
-  std::vector<std::shared_lock<std::shared_mutex>> reading;
-  const auto read = [&] {
-    for (const auto& table : tables_)
-      if (auto* hash = dynamic_cast<HashTable*>(table.get())) reading.emplace_back(hash->lock());
-  };
-  read();
+  auto reading = locked<std::shared_lock<std::shared_mutex>>();
+  std::vector<std::unique_lock<std::shared_mutex>> alone;  // until the rows are read, lest others make them go
   if (!reading.empty() && find(block, train, slots) > 0 && train) {
+    const auto found_at = this->removals();
     reading.clear();
-    if (auto fault = admit(block, slots)) return fault;
-    read();
+    alone = locked<std::unique_lock<std::shared_mutex>>();
+    if (auto fault = admit(block, slots, found_at)) return fault;
   }
+  if (removals) {
+    const auto now = this->removals();
+    std::copy(now.begin(), now.end(), removals);
+  }
+  pool(block, slots, out);
+  return std::nullopt;
+}
 
+void TableSet::pool(const Block& block, const uint32_t* slots, const Outputs& out) const {
   const auto tasks = by_bags(block);
   const bool stream = static_cast<size_t>(block.batch * width_) * 4 > kCached;
   ThreadPool::instance().run(static_cast<int64_t>(tasks.size()), [&](int64_t number, int) {
@@ -135,7 +158,6 @@ std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint
     kernels().pool({rows.spec(), rows.column(), bags, to, stride, winners(out, task.feature), stream && lines}, task.first,
                    task.last);
   }, block.small());
-  return std::nullopt;
 }
 
 std::optional<LookupFault> TableSet::resolve(const Block& block, uint32_t* slots) const {
@@ -163,7 +185,8 @@ int64_t TableSet::find(const Block& block, bool train, uint32_t* slots) const {
   return absent;
 }
 
-std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots) const {
+std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
+                                           const std::vector<uint64_t>& removals) const {
   std::vector<std::vector<IdSpan>> spans(tables_.size());
   for (int f = 0; f < static_cast<int>(features_.size()); ++f) {
     const Pick& pick = block.picks[f];
@@ -172,15 +195,17 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots) 
   std::vector<int> dynamic;
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t)
     if (dynamic_cast<HashTable*>(tables_[t].get())) dynamic.push_back(t);
-  std::vector<std::unique_lock<std::shared_mutex>> alone;
-  for (int t : dynamic) alone.emplace_back(static_cast<HashTable&>(*tables_[t]).lock());
   std::vector<HashTable::Born> born(dynamic.size());
   FirstFault first;
   ThreadPool::instance().run(static_cast<int64_t>(dynamic.size()), [&](int64_t i, int) {
+    const int t = dynamic[i];
+    auto& table = static_cast<HashTable&>(*tables_[t]);
+    if (table.removals() != removals[t])  // by another thread, before the lock was held alone
+      for (const IdSpan& span : spans[t]) table.find(span, false);
     try {
-      born[i] = static_cast<HashTable&>(*tables_[dynamic[i]]).admit(spans[dynamic[i]]);
+      born[i] = table.admit(spans[t]);
     } catch (const std::length_error& error) {
-      first.note({LookupFault::What::Capacity, dynamic[i], 0, 0, error.what()});
+      first.note({LookupFault::What::Capacity, t, 0, 0, error.what()});
     }
   });
   for (size_t i = 0; i < dynamic.size(); ++i)

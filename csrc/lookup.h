@@ -63,8 +63,11 @@ class TableSet {
   const std::vector<Feature>& features() const { return features_; }
   int64_t width() const { return width_; }  // columns of the flat output
 
-  // Slots of all ids, then every output. Training lookups admit new ids into dynamic tables.
-  std::optional<LookupFault> lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out) const;
+  // Slots of all ids, then every output. Training lookups admit new ids into dynamic tables. `removals`, unless null,
+  // gets one number per table: how many rows had gone when the slots were found.
+  std::optional<LookupFault> lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out,
+                                    uint64_t* removals) const;
+  std::vector<uint64_t> removals() const;  // so far; a fixed table has none
 
   // Gradient of the weights, [values]; positions of other features stay as they are.
   void weight_gradient(const Block& block, const uint32_t* slots, const Outputs& out, const Outputs& grad, float* result) const;
@@ -82,9 +85,13 @@ class TableSet {
   std::vector<Task> by_bags(const Block& block) const;
   template <typename T>
   std::vector<Task> by_ids(const Block& block) const;  // features whose table is a T
+  template <typename Lock>
+  std::vector<Lock> locked() const;  // the dynamic tables
   std::optional<LookupFault> check_offsets(const Block& block) const;
   std::optional<LookupFault> resolve(const Block& block, uint32_t* slots) const;
-  std::optional<LookupFault> admit(const Block& block, uint32_t* slots) const;
+  // Under the locks held alone; `removals` are those when the slots were found.
+  std::optional<LookupFault> admit(const Block& block, uint32_t* slots, const std::vector<uint64_t>& removals) const;
+  void pool(const Block& block, const uint32_t* slots, const Outputs& out) const;
   int64_t find(const Block& block, bool train, uint32_t* slots) const;  // returns the number of absent ids
 
   std::vector<std::shared_ptr<Table>> tables_;

@@ -176,11 +176,12 @@ void RowUpdate::run_whole(Job& job, int worker) {
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
-  job.result = job.run(scratch.sorter.sort(emit, 0, job.bits, job.low, job.ids), scratch.row);
+  job.result = job.run(scratch.sorter.sort(emit, 0, 0, job.bits, job.low, job.ids), scratch.row);
 }
 
-// Large tables: their occurrences are first dealt out by the high bits of the slot, in order, to parts that are then
-// sorted and updated like small tables. All tables go through each phase together.
+// Large tables: their occurrences are first dealt out by the low bits of the slot, in order, to parts that are then
+// sorted and updated like small tables. Rows in frequent use tend to have low slots, so the high bits would be no fair
+// deal. All tables go through each phase together.
 void RowUpdate::run_split(const std::vector<Job*>& jobs) {
   struct Chunk {  // ids [first, last) of source s
     size_t job, s;
@@ -189,54 +190,55 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
   };
   struct Share {  // items [first, last) of a job, all of one part
     size_t job;
-    uint32_t base;
+    uint32_t part;
     int64_t first, last;
     StepResult result;
   };
   std::vector<Chunk> chunks;
-  std::vector<int> rest(jobs.size());  // bits of a slot within its part
+  std::vector<int> dealt(jobs.size());  // bits of a slot that tell its part
   std::vector<size_t> first_chunk;
   for (size_t j = 0; j < jobs.size(); ++j) {
-    const int high = std::min({jobs[j]->bits, 10, bit_width(static_cast<uint64_t>(jobs[j]->ids / kPart))});
-    rest[j] = jobs[j]->bits - high;
+    dealt[j] = std::min({jobs[j]->bits, 10, bit_width(static_cast<uint64_t>(jobs[j]->ids / kPart))});
     first_chunk.push_back(chunks.size());
     for (size_t s = 0; s < jobs[j]->parts.size(); ++s)
       for (int64_t first = 0; first < jobs[j]->parts[s].bags.ids; first += kChunk)
         chunks.push_back({j, s, first, std::min(first + kChunk, jobs[j]->parts[s].bags.ids),
-                          std::vector<int64_t>(size_t{1} << high, 0)});
+                          std::vector<int64_t>(size_t{1} << dealt[j], 0)});
   }
   first_chunk.push_back(chunks.size());
 
   auto& pool = ThreadPool::instance();
+  const auto part_of = [&](const Chunk& c, uint32_t slot) { return slot & ((1u << dealt[c.job]) - 1); };
   pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
     Chunk& c = chunks[number];
-    jobs[c.job]->emit_ids(c.s, c.first, c.last, [&](uint32_t slot, uint32_t) { ++c.at[slot >> rest[c.job]]; });
+    jobs[c.job]->emit_ids(c.s, c.first, c.last, [&](uint32_t slot, uint32_t) { ++c.at[part_of(c, slot)]; });
   });
   std::vector<Share> shares;
   int64_t total = 0;
   for (size_t j = 0; j < jobs.size(); ++j)
-    for (uint64_t part = 0; part < uint64_t{1} << (jobs[j]->bits - rest[j]); ++part) {
+    for (uint32_t part = 0; part < 1u << dealt[j]; ++part) {
       const int64_t first = total;
       for (size_t c = first_chunk[j]; c < first_chunk[j + 1]; ++c) total += std::exchange(chunks[c].at[part], total);
-      if (total > first) shares.push_back({j, static_cast<uint32_t>(part << rest[j]), first, total, {}});
+      if (total > first) shares.push_back({j, part, first, total, {}});
     }
   if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
   pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
     Chunk& c = chunks[number];
     jobs[c.job]->emit_ids(c.s, c.first, c.last, [&](uint32_t slot, uint32_t what) {
-      items_[c.at[slot >> rest[c.job]]++] = static_cast<uint64_t>(slot) << 32 | what;
+      items_[c.at[part_of(c, slot)]++] = static_cast<uint64_t>(slot) << 32 | what;
     });
   });
   pool.run(static_cast<int64_t>(shares.size()), [&](int64_t number, int worker) {
     Share& share = shares[number];
     const Job& job = *jobs[share.job];
+    const int shift = dealt[share.job];
     Scratch& scratch = this->scratch(worker);
     const auto emit = [&](const auto& f) {
       for (int64_t i = share.first; i < share.last; ++i)
-        f(static_cast<uint32_t>(items_[i] >> 32) - share.base, static_cast<uint32_t>(items_[i]));
+        f(static_cast<uint32_t>(items_[i] >> 32) >> shift, static_cast<uint32_t>(items_[i]));
     };
     const int64_t count = share.last - share.first;
-    share.result = job.run(scratch.sorter.sort(emit, share.base, rest[share.job], job.low, count), scratch.row);
+    share.result = job.run(scratch.sorter.sort(emit, share.part, shift, job.bits - shift, job.low, count), scratch.row);
   });
   for (const Share& share : shares) {  // in order, so that sums do not depend on who was first
     StepResult& result = jobs[share.job]->result;

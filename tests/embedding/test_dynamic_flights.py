@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridrec.embedding import LFU, LRU, TTL, EmbeddingCollection, Table
+from hybridrec.embedding.initial import Uniform
 from hybridrec.optim import SGD, Adagrad
 from hybridrec.types import IdBlock, Ragged
 from tests.embedding.batches import COMBINERS, factors
@@ -214,3 +216,28 @@ def test_a_copy_of_a_graph_on_erased_memory_is_safe_after_the_table_is_gone():
     del emb, rows
     with pytest.raises(RuntimeError, match=r"no row optimizer|tables of this lookup are gone"):
         out.sum().backward()
+
+
+def test_lookups_of_many_threads_that_evict_each_others_rows_read_the_rows_of_their_ids():
+    drawn = Uniform(1.0)
+    crowded = EmbeddingCollection([Table("item", 8, capacity=64, init=drawn, eviction=LRU())])
+    roomy = EmbeddingCollection([Table("item", 8, capacity=1000, init=drawn)])  # where a row stays what it was
+    with torch.no_grad():
+        expected = roomy({"item": torch.arange(400)})["item"]
+    wrong = []
+
+    def look_up(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for _ in range(300):
+                ids = torch.randint(0, 400, (16,), generator=generator)
+                if not torch.equal(crowded({"item": ids})["item"], expected[ids]):
+                    wrong.append(ids)
+
+    threads = [threading.Thread(target=look_up, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert crowded["item"].counters()["evicted"] > 0

@@ -171,13 +171,12 @@ def _look_up(
         plan.layout,
         *(values.data_ptr(), starts, offsets.data_ptr(), _address(weights), batch_size, mode != EVAL),
         *(slots.data_ptr(), flat.data_ptr(), flat.stride(0), _addresses(sequences), _addresses(winners)),
+        removals.data_ptr() if lookup.dynamic else 0,
     )
     if fault is not None:
         raise _explained(lookup, fault)
-    if lookup.dynamic:
-        removals.copy_(torch.tensor(lookup.tables.removals()))
-        if mode != EVAL:
-            lookup.group.looked_up(lookup.growing, mode == TRAIN)
+    if lookup.dynamic and mode != EVAL:
+        lookup.group.looked_up(lookup.growing, mode == TRAIN)
     return out
 
 
