@@ -237,8 +237,16 @@ void bind_hash_table(nb::module_& m) {
                           uint32_t ttl_steps, double probability, uint32_t min_count) {
         new (self) HashTable(spec, {capacity, eviction_kind(eviction), ttl_steps, probability, min_count});
       }, "spec"_a, "capacity"_a, "eviction"_a, "ttl_steps"_a, "probability"_a, "min_count"_a)
-      .def_prop_rw("clock", &HashTable::clock, &HashTable::set_clock)
-      .def("advance", &HashTable::advance)
+      .def_prop_rw("clock", &HashTable::clock, [](HashTable& self, uint32_t clock) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        self.set_clock(clock);
+      })
+      .def("advance", [](HashTable& self) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        self.advance();
+      })
       .def("find", [](HashTable& self, Address ids, int64_t n, Address slots) {
         nb::gil_scoped_release release;
         std::shared_lock lock(self.lock());
@@ -337,10 +345,6 @@ void bind_embedding(nb::module_& m) {
       }, "tables"_a, "features"_a)
       .def_prop_ro("width", &TableSet::width)
       .def("removals", &TableSet::removals)
-      .def("advance", [](const TableSet& self) {
-        for (const auto& table : self.tables())
-          if (auto* hash = dynamic_cast<HashTable*>(table.get())) hash->advance();
-      })
       .def("lookup", &lookup, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a, "train"_a, "slots"_a,
            "flat"_a, "stride"_a, "sequences"_a, "winners"_a, "removals"_a = 0)
       .def("weight_gradient", &weight_gradient, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a,

@@ -186,6 +186,12 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
   return absent;
 }
 
+void HashTable::find_again(const IdSpan& span) {
+  find(span, false);
+  for (int64_t i = 0; i < span.count; ++i)
+    if (span.slots[i] != kMissing) touch(records().at(span.slots[i]), clock(), 0);
+}
+
 HashTable::Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
 
 HashTable::Born HashTable::put(const int64_t* ids, int64_t n, uint32_t* slots) {

@@ -49,7 +49,7 @@ class HashTable : public Table {
   std::shared_mutex& lock() const { return lock_; }
   const Policy& policy() const { return policy_; }
 
-  // Training steps seen. A row touched at the present clock is pinned: it is not evicted.
+  // Training steps seen. A row touched at the present clock is pinned: it is not evicted. It moves under the lock alone.
   uint32_t clock() const { return clock_.load(std::memory_order_relaxed); }
   void advance() { clock_.fetch_add(1, std::memory_order_relaxed); }
   void set_clock(uint32_t clock) { clock_.store(clock, std::memory_order_relaxed); }
@@ -57,6 +57,8 @@ class HashTable : public Table {
   // Fills span.slots, with kMissing for absent ids, and returns how many those are. Training lookups touch the rows
   // and count. Many threads at once may do this, each with a span of its own.
   int64_t find(const IdSpan& span, bool train);
+  // The same once more for training, but nothing counts: rows may have gone, or the clock moved, since.
+  void find_again(const IdSpan& span);
 
   // Rows that have come into being. Before anyone reads them, the caller gives them their values: rows.init.
   struct Born {

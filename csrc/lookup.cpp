@@ -126,6 +126,13 @@ std::vector<uint64_t> TableSet::removals() const {
   return found;
 }
 
+std::vector<uint64_t> TableSet::ages() const {
+  std::vector<uint64_t> found = removals();
+  for (size_t t = 0; t < tables_.size(); ++t)
+    if (const auto* hash = dynamic_cast<const HashTable*>(tables_[t].get())) found[t] += hash->clock();
+  return found;
+}
+
 std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out,
                                             uint64_t* removals) const {
   if (auto fault = check_offsets(block)) return fault;
@@ -133,7 +140,7 @@ std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint
   auto reading = locked<std::shared_lock<std::shared_mutex>>();
   std::vector<std::unique_lock<std::shared_mutex>> alone;  // until the rows are read, lest others make them go
   if (!reading.empty() && find(block, train, slots) > 0 && train) {
-    const auto found_at = this->removals();
+    const auto found_at = ages();
     reading.clear();
     alone = locked<std::unique_lock<std::shared_mutex>>();
     if (auto fault = admit(block, slots, found_at)) return fault;
@@ -186,7 +193,7 @@ int64_t TableSet::find(const Block& block, bool train, uint32_t* slots) const {
 }
 
 std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
-                                           const std::vector<uint64_t>& removals) const {
+                                           const std::vector<uint64_t>& found_at) const {
   std::vector<std::vector<IdSpan>> spans(tables_.size());
   for (int f = 0; f < static_cast<int>(features_.size()); ++f) {
     const Pick& pick = block.picks[f];
@@ -200,8 +207,8 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
   ThreadPool::instance().run(static_cast<int64_t>(dynamic.size()), [&](int64_t i, int) {
     const int t = dynamic[i];
     auto& table = static_cast<HashTable&>(*tables_[t]);
-    if (table.removals() != removals[t])  // by another thread, before the lock was held alone
-      for (const IdSpan& span : spans[t]) table.find(span, false);
+    if (table.removals() + table.clock() != found_at[t])  // another thread had the lock meanwhile
+      for (const IdSpan& span : spans[t]) table.find_again(span);
     try {
       born[i] = table.admit(spans[t]);
     } catch (const std::length_error& error) {

@@ -89,9 +89,9 @@ class TableSet {
   std::vector<Lock> locked() const;  // the dynamic tables
   std::optional<LookupFault> check_offsets(const Block& block) const;
   std::optional<LookupFault> resolve(const Block& block, uint32_t* slots) const;
-  // Under the locks held alone; `removals` are those when the slots were found.
-  std::optional<LookupFault> admit(const Block& block, uint32_t* slots, const std::vector<uint64_t>& removals) const;
+  std::optional<LookupFault> admit(const Block& block, uint32_t* slots, const std::vector<uint64_t>& found_at) const;
   void pool(const Block& block, const uint32_t* slots, const Outputs& out) const;
+  std::vector<uint64_t> ages() const;  // per table: more after every removal and every step
   int64_t find(const Block& block, bool train, uint32_t* slots) const;  // returns the number of absent ids
 
   std::vector<std::shared_ptr<Table>> tables_;
