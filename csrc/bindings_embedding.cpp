@@ -111,17 +111,6 @@ bool finite(const RowUpdate& self, const std::vector<Pending*>& pending, const s
   return self.finite(calls, tables);
 }
 
-// The lock of a table that has one: shared to read its rows, alone to change them.
-std::shared_lock<std::shared_mutex> reading(const Table& table) {
-  const auto* hash = dynamic_cast<const HashTable*>(&table);
-  return hash ? std::shared_lock(hash->lock()) : std::shared_lock<std::shared_mutex>();
-}
-
-std::unique_lock<std::shared_mutex> changing(Table& table) {
-  auto* hash = dynamic_cast<HashTable*>(&table);
-  return hash ? std::unique_lock(hash->lock()) : std::unique_lock<std::shared_mutex>();
-}
-
 void bind_tables(nb::module_& m) {
   nb::class_<RowSpec>(m, "RowSpec")
       .def("__init__", [](RowSpec* self, uint64_t key, int64_t dim, const std::string& dtype, const std::string& init, double scale) {
@@ -134,33 +123,41 @@ void bind_tables(nb::module_& m) {
       .def_prop_ro("slots_in_use", [](const Table& t) { return t.rows.size(); })
       .def("attach", [](Table& t, std::vector<int64_t> widths, std::vector<float> fills) {
         nb::gil_scoped_release release;
-        const auto lock = changing(t);
+        std::unique_lock lock(t.lock());
+        t.changing_all();
         t.rows.attach(std::move(widths), std::move(fills));
       }, "widths"_a, "fills"_a)
       .def("gather", [](const Table& t, Address slots, int64_t n, Address out) {
         nb::gil_scoped_release release;
-        const auto lock = reading(t);
+        std::shared_lock lock(t.lock());
         kernels().gather(t.rows.spec(), t.rows.column(), at<const uint32_t>(slots), n, at<float>(out));
       }, "slots"_a, "n"_a, "out"_a)
       .def("scatter", [](Table& t, Address slots, int64_t n, Address rows) {
         nb::gil_scoped_release release;
-        const auto lock = changing(t);
+        std::unique_lock lock(t.lock());
+        t.changing(at<const uint32_t>(slots), n);
         kernels().scatter(t.rows.spec(), t.rows.column(), at<const uint32_t>(slots), n, at<const float>(rows));
       }, "slots"_a, "n"_a, "rows"_a)
       .def("gather_state", [](const Table& t, int k, Address slots, int64_t n, Address out) {
         nb::gil_scoped_release release;
-        const auto lock = reading(t);
+        std::shared_lock lock(t.lock());
         const int64_t width = t.rows.width(k);
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(at<float>(out) + i * width, t.rows.state(k).at(at<const uint32_t>(slots)[i]), 4 * width);
       }, "k"_a, "slots"_a, "n"_a, "out"_a)
       .def("scatter_state", [](Table& t, int k, Address slots, int64_t n, Address in) {
         nb::gil_scoped_release release;
-        const auto lock = changing(t);
+        std::unique_lock lock(t.lock());
+        t.changing(at<const uint32_t>(slots), n);
         const int64_t width = t.rows.width(k);
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(t.rows.state(k).at(at<const uint32_t>(slots)[i]), at<const float>(in) + i * width, 4 * width);
       }, "k"_a, "slots"_a, "n"_a, "values"_a)
+      .def("changing_all", [](Table& t) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(t.lock());
+        t.changing_all();
+      })
       .def("memory", [](const Table& t) {
         nb::dict out;
         out["rows"] = t.rows.row_bytes() * t.size();
@@ -199,10 +196,6 @@ Array owned(std::vector<T> values) {
   auto* kept = new std::vector<T>(std::move(values));
   nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
   return Array(kept->data(), {kept->size()}, owner);
-}
-
-void bear(HashTable& table, const HashTable::Born& born) {
-  table.rows.init(born.slots.data(), born.ids.data(), static_cast<int64_t>(born.slots.size()));
 }
 
 nb::dict counters(const HashTable& table) {
@@ -256,12 +249,12 @@ void bind_hash_table(nb::module_& m) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());
         const IdSpan span{at<const int64_t>(ids), at<uint32_t>(slots), n};
-        if (self.find(span, true) > 0) bear(self, self.admit({span}));
+        if (self.find(span, true) > 0) self.fill(self.admit({span}));
       }, "ids"_a, "n"_a, "slots"_a)
       .def("put", [](HashTable& self, Address ids, int64_t n, Address slots) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());
-        bear(self, self.put(at<const int64_t>(ids), n, at<uint32_t>(slots)));
+        self.fill(self.put(at<const int64_t>(ids), n, at<uint32_t>(slots)));
       }, "ids"_a, "n"_a, "slots"_a)
       .def("live", [](const HashTable& self) {
         std::shared_lock lock(self.lock());
@@ -303,6 +296,35 @@ void bind_hash_table(nb::module_& m) {
       .def("overhead", &overhead);
 }
 
+void bind_capture(nb::module_& m) {
+  nb::class_<Capture>(m, "Capture")
+      .def("__init__", [](Capture* self, std::shared_ptr<Table> table) {
+        nb::gil_scoped_release release;
+        new (self) Capture(std::move(table));
+      }, "table"_a)
+      .def_prop_ro("slots", [](const Capture& self) { return self.records().slots; })
+      .def_prop_ro("kept_bytes", &Capture::kept_bytes)
+      .def("live", [](const Capture& self, uint64_t first, uint64_t last) {
+        std::vector<uint32_t> slots;
+        for (uint64_t slot = first; slot < std::min(last, self.records().slots); ++slot)
+          if (self.records().live(static_cast<uint32_t>(slot))) slots.push_back(static_cast<uint32_t>(slot));
+        return owned<Slots>(std::move(slots));
+      }, "first"_a, "last"_a)
+      .def("records", [](const Capture& self, Address slots, int64_t n, Address ids, Address touched, Address counts) {
+        nb::gil_scoped_release release;
+        for (int64_t i = 0; i < n; ++i) {
+          const uint32_t slot = at<const uint32_t>(slots)[i];
+          at<int64_t>(ids)[i] = self.records().id(slot);
+          at<int64_t>(touched)[i] = self.records().touched(slot);
+          at<int64_t>(counts)[i] = self.records().count(slot);
+        }
+      }, "slots"_a, "n"_a, "ids"_a, "touched"_a, "counts"_a)
+      .def("gather", [](Capture& self, Address slots, int64_t n, Address rows, const std::vector<Address>& states) {
+        nb::gil_scoped_release release;
+        self.gather(at<const uint32_t>(slots), n, at<uint8_t>(rows), all_at<float>(states));
+      }, "slots"_a, "n"_a, "rows"_a, "states"_a);
+}
+
 void bind_vocabulary(nb::module_& m) {
   nb::class_<Vocabulary>(m, "Vocabulary")
       .def(nb::init<int64_t>(), "max_tokens"_a)
@@ -329,6 +351,7 @@ void bind_embedding(nb::module_& m) {
   m.def("threads", [] { return ThreadPool::instance().threads(); });
   bind_tables(m);
   bind_hash_table(m);
+  bind_capture(m);
   bind_vocabulary(m);
 
   nb::class_<BlockLayout>(m, "BlockLayout")

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "philox.h"
+#include "thread_pool.h"
 #include "xxhash64.h"
 
 namespace hybridrec {
@@ -18,6 +19,8 @@ constexpr uint64_t kMostRows = 0xFFFFFFFEull;
 constexpr uint32_t kFree = 0xFFFFFFFFu;       // `touched` in the record of a slot that no row has
 constexpr uint32_t kMostCount = 0xFFFF0000u;  // counts stop here, with room for what threads at work add meanwhile
 constexpr size_t kAhead = 8;                  // ids between a fetch and its use
+
+constexpr int64_t kUncounted = 12, kCounted = 16;  // bytes of a record
 
 // A record: the id, when it was last seen, under LFU how often. Threads that share the table write the last two.
 int64_t id_in(const uint8_t* record) { return load<int64_t>(record); }
@@ -138,7 +141,7 @@ struct HashTable::Choice {
 HashTable::HashTable(const RowSpec& spec, const Policy& policy)
     : Table(spec, std::min(policy.capacity, kMostRows), false),
       policy_(checked(policy)),
-      stride_(policy.eviction == Eviction::Lfu ? 16 : 12),
+      stride_(policy.eviction == Eviction::Lfu ? kCounted : kUncounted),
       lifetime_(policy.eviction == Eviction::Ttl ? int64_t{policy.ttl_steps} : int64_t{1} << 32),
       drawn_(static_cast<uint64_t>(std::nearbyint(policy.probability * 4294967296.0))),
       index_(rows.most()) {
@@ -192,9 +195,9 @@ void HashTable::find_again(const IdSpan& span) {
     if (span.slots[i] != kMissing) touch(records().at(span.slots[i]), clock(), 0);
 }
 
-HashTable::Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
+Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
 
-HashTable::Born HashTable::put(const int64_t* ids, int64_t n, uint32_t* slots) {
+Born HashTable::put(const int64_t* ids, int64_t n, uint32_t* slots) {
   std::fill(slots, slots + n, kMissing);
   return give({{ids, slots, n}}, true);
 }
@@ -230,7 +233,7 @@ HashTable::Choice HashTable::choose(const Wanted& wanted, bool force) {
   return choice;
 }
 
-HashTable::Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
+Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   const Wanted wanted(spans);
   Choice choice = choose(wanted, force);
   const size_t n = wanted.ids.size();
@@ -252,7 +255,7 @@ HashTable::Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   return born;
 }
 
-HashTable::Born HashTable::bear(const Wanted& wanted, Choice& choice) {
+Born HashTable::bear(const Wanted& wanted, Choice& choice) {
   Born born;
   born.slots.reserve(choice.fresh + choice.reborn.size());
   born.ids.reserve(choice.fresh + choice.reborn.size());
@@ -376,6 +379,26 @@ std::vector<uint32_t> HashTable::live() const {
   slots.reserve(found.size());
   for (const auto& [id, slot] : found) slots.push_back(slot);
   return slots;
+}
+
+Records HashTable::copy_records() const {
+  Records copy{given_, stride_, Pages(given_ * stride_), int64_t{clock()} - lifetime_};
+  const uint64_t slab = uint64_t{1} << kSlabBits;
+  ThreadPool::instance().run(static_cast<int64_t>((given_ + slab - 1) / slab), [&](int64_t number, int) {
+    const uint64_t first = number * slab, count = std::min(slab, given_ - first);
+    std::memcpy(copy.data.data() + first * stride_, slabs_[number], count * stride_);
+  });
+  return copy;
+}
+
+bool Records::live(uint32_t slot) const { return stride == 0 || (touched(slot) != kFree && touched(slot) >= oldest); }
+
+int64_t Records::id(uint32_t slot) const { return stride ? id_in(data.data() + slot * stride) : slot; }
+
+uint32_t Records::touched(uint32_t slot) const { return stride ? *touched_in(data.data() + slot * stride) : 0; }
+
+uint32_t Records::count(uint32_t slot) const {
+  return stride == kCounted ? std::min(*count_in(data.data() + slot * stride), kMostCount) : 0;
 }
 
 int64_t HashTable::id_of(uint32_t slot) const { return id_in(records().at(slot)); }

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -39,14 +38,13 @@ struct Memory {
   double per_row(int64_t rows) const { return rows == 0 ? 0 : static_cast<double>(keys + scores + index) / rows; }
 };
 
-// Several threads may use a table under its lock, shared for what is const here, find and verify, and held alone for
-// the rest. The caller takes it.
+// Under the shared lock: what is const here, find and verify. Under the lock held alone: the rest.
 class HashTable : public Table {
  public:
   HashTable(const RowSpec& spec, const Policy& policy);
 
   int64_t size() const override { return static_cast<int64_t>(size_); }  // expired rows count until they are removed
-  std::shared_mutex& lock() const { return lock_; }
+  Records copy_records() const override;
   const Policy& policy() const { return policy_; }
 
   // Training steps seen. A row touched at the present clock is pinned: it is not evicted. It moves under the lock alone.
@@ -60,14 +58,8 @@ class HashTable : public Table {
   // The same once more for training, but nothing counts: rows may have gone, or the clock moved, since.
   void find_again(const IdSpan& span);
 
-  // Rows that have come into being. Before anyone reads them, the caller gives them their values: rows.init.
-  struct Born {
-    std::vector<uint32_t> slots;
-    std::vector<int64_t> ids;
-  };
-
   // Gives slots to the ids whose slot is kMissing, in order of spans and positions, if they are admitted; makes room
-  // for them first. std::length_error if too many rows are pinned for that; the table is then as it was.
+  // for them first; the caller fills the rows born. std::length_error if too many rows are pinned for that; the table is then as it was.
   Born admit(const std::vector<IdSpan>& spans);
   // The same for all of `ids`, admitted or not. Without eviction, std::length_error if there is no room.
   Born put(const int64_t* ids, int64_t n, uint32_t* slots);
@@ -115,7 +107,6 @@ class HashTable : public Table {
 
   static constexpr uint32_t kSlabBits = 16;
 
-  mutable std::shared_mutex lock_;
   const Policy policy_;
   const int64_t stride_;    // bytes of a record
   const int64_t lifetime_;  // steps after which a row is gone; more than there are but under Ttl

@@ -112,8 +112,7 @@ std::optional<LookupFault> TableSet::check_offsets(const Block& block) const {
 template <typename Lock>
 std::vector<Lock> TableSet::locked() const {
   std::vector<Lock> locks;
-  for (const auto& table : tables_)
-    if (auto* hash = dynamic_cast<HashTable*>(table.get())) locks.emplace_back(hash->lock());
+  for (const auto& table : tables_) locks.emplace_back(table->lock());
   return locks;
 }
 
@@ -136,10 +135,10 @@ std::vector<uint64_t> TableSet::ages() const {
 std::optional<LookupFault> TableSet::lookup(const Block& block, bool train, uint32_t* slots, const Outputs& out,
                                             uint64_t* removals) const {
   if (auto fault = check_offsets(block)) return fault;
-  if (auto fault = resolve(block, slots)) return fault;  // before any table admits new ids
   auto reading = locked<std::shared_lock<std::shared_mutex>>();
+  if (auto fault = resolve(block, slots)) return fault;  // before any table counts or admits an id
   std::vector<std::unique_lock<std::shared_mutex>> alone;  // until the rows are read, lest others make them go
-  if (!reading.empty() && find(block, train, slots) > 0 && train) {
+  if (find(block, train, slots) > 0 && train) {
     const auto found_at = ages();
     reading.clear();
     alone = locked<std::unique_lock<std::shared_mutex>>();
@@ -202,7 +201,7 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
   std::vector<int> dynamic;
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t)
     if (dynamic_cast<HashTable*>(tables_[t].get())) dynamic.push_back(t);
-  std::vector<HashTable::Born> born(dynamic.size());
+  std::vector<Born> born(dynamic.size());
   FirstFault first;
   ThreadPool::instance().run(static_cast<int64_t>(dynamic.size()), [&](int64_t i, int) {
     const int t = dynamic[i];
@@ -215,8 +214,7 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
       first.note({LookupFault::What::Capacity, t, 0, 0, error.what()});
     }
   });
-  for (size_t i = 0; i < dynamic.size(); ++i)
-    tables_[dynamic[i]]->rows.init(born[i].slots.data(), born[i].ids.data(), static_cast<int64_t>(born[i].slots.size()));
+  for (size_t i = 0; i < dynamic.size(); ++i) tables_[dynamic[i]]->fill(born[i]);
   return first.found();
 }
 

@@ -86,7 +86,7 @@ class TableSet {
   template <typename T>
   std::vector<Task> by_ids(const Block& block) const;  // features whose table is a T
   template <typename Lock>
-  std::vector<Lock> locked() const;  // the dynamic tables
+  std::vector<Lock> locked() const;  // all tables
   std::optional<LookupFault> check_offsets(const Block& block) const;
   std::optional<LookupFault> resolve(const Block& block, uint32_t* slots) const;
   std::optional<LookupFault> admit(const Block& block, uint32_t* slots, const std::vector<uint64_t>& found_at) const;

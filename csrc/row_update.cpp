@@ -56,6 +56,8 @@ struct RowUpdate::Job {
   int bits;  // of a slot
   int low;   // of source << shift | occurrence
   StepResult result;
+  ExactSum norm;
+  bool norm_only;
 
   void add(const Part& part, const float* grad, int64_t stride, const int32_t* winners);
   void spread(size_t s, const int32_t* winners);
@@ -82,7 +84,8 @@ struct RowUpdate::Job {
     }
   }
 
-  StepResult run(const BySlot& rows, std::vector<float>& scratch) const {
+  StepResult run(Table& home, const BySlot& rows, std::vector<float>& scratch, ExactSum& norm) const {
+    if (!norm_only) home.changing(rows.slots, rows.rows);
     scratch.resize(std::max<size_t>(scratch.size(), 2 * update.spec.dim + 32));
     Update mine = update;
     mine.row_count = rows.rows;
@@ -92,8 +95,9 @@ struct RowUpdate::Job {
     mine.count = rows.count;
     mine.mask = rows.mask;
     mine.scratch = scratch.data();
+    mine.norm = norm_only ? &norm : nullptr;
     kernels().update(mine);
-    return {mine.updated, mine.not_finite, mine.squares};
+    return {mine.updated, mine.not_finite};
   }
 };
 
@@ -162,7 +166,8 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
   if (job->low > 32) throw std::length_error("more than 2^32 occurrences are pending for one table");
   const auto* hash = dynamic_cast<const HashTable*>(&home);
   job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(), shift, true, false, 0, 0,
-                 nullptr, nullptr, nullptr, 0, hash ? id_in : nullptr, hash, nullptr, norm_only, 0, 0, 0};
+                 nullptr, nullptr, nullptr, 0, hash ? id_in : nullptr, hash, nullptr, nullptr, 0, 0};
+  job->norm_only = norm_only;
   for (int k = 0; k < rows.states(); ++k) job->update.state[k] = rows.state(k);
   for (const Source& source : job->sources) {
     job->update.plain &= !source.bag_of && !source.share && !source.winners;
@@ -176,7 +181,8 @@ void RowUpdate::run_whole(Job& job, int worker) {
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
-  job.result = job.run(scratch.sorter.sort(emit, 0, 0, job.bits, job.low, job.ids), scratch.row);
+  job.result = job.run(*tables_[job.table], scratch.sorter.sort(emit, 0, 0, job.bits, job.low, job.ids), scratch.row,
+                       job.norm);
 }
 
 // Large tables: their occurrences are first dealt out by the low bits of the slot, in order, to parts that are then
@@ -193,6 +199,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     uint32_t part;
     int64_t first, last;
     StepResult result;
+    ExactSum norm;
   };
   std::vector<Chunk> chunks;
   std::vector<int> dealt(jobs.size());  // bits of a slot that tell its part
@@ -219,7 +226,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     for (uint32_t part = 0; part < 1u << dealt[j]; ++part) {
       const int64_t first = total;
       for (size_t c = first_chunk[j]; c < first_chunk[j + 1]; ++c) total += std::exchange(chunks[c].at[part], total);
-      if (total > first) shares.push_back({j, part, first, total, {}});
+      if (total > first) shares.push_back({j, part, first, total, {}, {}});
     }
   if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
   pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
@@ -238,13 +245,13 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
         f(static_cast<uint32_t>(items_[i] >> 32) >> shift, static_cast<uint32_t>(items_[i]));
     };
     const int64_t count = share.last - share.first;
-    share.result = job.run(scratch.sorter.sort(emit, share.part, shift, job.bits - shift, job.low, count), scratch.row);
+    share.result = job.run(*tables_[job.table], scratch.sorter.sort(emit, share.part, shift, job.bits - shift, job.low, count), scratch.row, share.norm);
   });
-  for (const Share& share : shares) {  // in order, so that sums do not depend on who was first
+  for (const Share& share : shares) {
     StepResult& result = jobs[share.job]->result;
     result.updated += share.result.updated;
     result.not_finite += share.result.not_finite;
-    result.squares += share.result.squares;
+    jobs[share.job]->norm.add(share.norm);
   }
 }
 
@@ -254,7 +261,7 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
   const auto& tables = tables_;
   std::vector<std::unique_lock<std::shared_mutex>> alone;
   for (size_t t = 0; t < tables.size(); ++t)
-    if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t]) alone.emplace_back(hash->lock());
+    if (steps[t]) alone.emplace_back(tables[t]->lock());
   for (Pending& call : pending)
     for (size_t f = 0; f < call.set->features().size(); ++f) {
       const int t = call.set->features()[f].table;
@@ -270,8 +277,8 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
   pool.run(static_cast<int64_t>(tables.size()), [&](int64_t t, int) {
     if (steps[t]) jobs[t] = job(static_cast<int>(t), pending, *steps[t], norm_only);
   }, small);
-  // With few tables for many threads, also those of middling size are shared; but a norm is the same for any number.
-  const bool few = !norm_only && static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
+  // With few tables for many threads, also those of middling size are shared.
+  const bool few = static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
   std::vector<Job*> whole, split;
   for (auto& job : jobs)
     if (job && job->ids > 0) (job->ids > (few ? 2 * kPart : kWhole) ? split : whole).push_back(job.get());
@@ -281,7 +288,7 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
 
   std::vector<StepResult> results(tables.size());
   for (size_t t = 0; t < tables.size(); ++t) {
-    if (jobs[t]) results[t] = jobs[t]->result;
+    if (jobs[t]) results[t] = jobs[t]->result, results[t].squares = jobs[t]->norm.value();
     if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t] && !norm_only) hash->advance();
   }
   return results;

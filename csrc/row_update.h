@@ -24,7 +24,7 @@ struct Pending {
 
 struct StepResult {
   int64_t updated = 0, not_finite = 0;
-  double squares = 0;  // of the summed gradients
+  double squares = 0;  // of the summed gradients, where the norm alone was asked for
 };
 
 class RowUpdate {

@@ -15,10 +15,21 @@ OutOfRange out_of_range(const char* name) {
   throw std::invalid_argument("out_of_range is error, hash or zero, not " + policy);
 }
 
+void Table::fill(const Born& born) {
+  changing(born.slots.data(), static_cast<int64_t>(born.slots.size()));
+  rows.init(born.slots.data(), born.ids.data(), static_cast<int64_t>(born.slots.size()));
+}
+
 DenseTable::DenseTable(const RowSpec& spec, int64_t count, OutOfRange policy)
     : Table(spec, static_cast<uint64_t>(count), true), policy_(policy) {
   rows.grow(count);
   rows.init_all();
+}
+
+Records DenseTable::copy_records() const {
+  Records records;
+  records.slots = rows.size();
+  return records;
 }
 
 int64_t DenseTable::resolve(const IdSpan& span) const {

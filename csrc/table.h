@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <shared_mutex>
+#include <vector>
 
+#include "capture.h"
 #include "rows.h"
 
 namespace hybridrec {
@@ -14,14 +17,37 @@ struct IdSpan {
   int64_t count;
 };
 
+// Rows that have come into being, and the ids whose values they are to get.
+struct Born {
+  std::vector<uint32_t> slots;
+  std::vector<int64_t> ids;
+};
+
+// Several threads may use a table under its lock: shared to find and to read rows, alone to add and to change them. The
+// caller takes it.
 class Table {
  public:
   Table(const RowSpec& spec, uint64_t most, bool one_slab) : rows(spec, most, one_slab) {}
   Table(const Table&) = delete;
   virtual ~Table() = default;
   virtual int64_t size() const = 0;  // rows that hold an id
+  virtual Records copy_records() const = 0;
+  std::shared_mutex& lock() const { return lock_; }
+
+  // Whoever changes rows says so first.
+  void changing(const uint32_t* slots, int64_t n) {
+    if (capture) capture->keep(slots, n);
+  }
+  void changing_all() {
+    if (capture) capture->keep_all();
+  }
+  void fill(const Born& born);  // with their initial values, before anyone reads them
 
   Rows rows;
+  Capture* capture = nullptr;
+
+ private:
+  mutable std::shared_mutex lock_;
 };
 
 enum class OutOfRange { Error, Hash, Zero };
@@ -31,6 +57,7 @@ class DenseTable : public Table {
  public:
   DenseTable(const RowSpec& spec, int64_t rows, OutOfRange policy);
   int64_t size() const override { return static_cast<int64_t>(rows.size()); }
+  Records copy_records() const override;
 
   // Fills span.slots. The position of the first id outside the table under the policy Error, else -1.
   int64_t resolve(const IdSpan& span) const;

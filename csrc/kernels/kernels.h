@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../exact_sum.h"
 #include "../rows.h"
 #include "../simd.h"
 
@@ -85,10 +86,9 @@ struct Update {
   int64_t (*id_of)(const void* table, uint32_t slot);  // null: the slot is the id
   const void* table;
   float* scratch;  // [2 dim]
-  bool norm_only;  // add up the squares of the summed gradients, and change nothing
+  ExactSum* norm;  // unless null: add up the squares of the summed gradients, and change nothing
   // results, added to
   int64_t updated, not_finite;
-  double squares;
 };
 
 struct Kernels {

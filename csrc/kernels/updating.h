@@ -203,8 +203,8 @@ void update_row(Update& u, const StepVectors& s, int64_t row) {
   }
   const float factor = factor_of(u.step, squares);
   ++u.updated;
-  u.squares += squares * factor * factor;
-  if (!u.norm_only) take_step<R, T>(u, s, u.slots[row], grad, factor, squares);
+  if (u.norm) u.norm->add(squares * factor * factor);
+  else take_step<R, T>(u, s, u.slots[row], grad, factor, squares);
 }
 
 template <Rule R, RowType T>
@@ -234,12 +234,11 @@ void update_vectors(Update& u) {
     for (int v = 1; v < N; ++v) sum = sum.fma(g[v], g[v]);
     const double squares = sum.sum();
     const float factor = plain ? factor_of(u.step, squares) : 0;
-    if (!plain || factor != 1 || !(squares - squares == 0) || u.norm_only) {
+    if (!plain || factor != 1 || !(squares - squares == 0) || u.norm) {
       update_row<R, RowType::F32>(u, s, row);
       continue;
     }
     ++u.updated;
-    u.squares += squares;
     const uint32_t slot = u.slots[row];
     auto* w = reinterpret_cast<float*>(u.rows.at(slot));
     float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);

@@ -29,7 +29,7 @@ inline float first_column(const HashTable& table, uint32_t slot) {
 
 struct Looked {
   std::vector<uint32_t> slots;  // of all spans, one after another
-  HashTable::Born born;
+  Born born;
 };
 
 // A training lookup of the ids of several features.
@@ -51,7 +51,7 @@ inline Looked train(HashTable& table, const std::vector<std::vector<int64_t>>& f
   if (absent == 0) return looked;
   std::unique_lock<std::shared_mutex> alone(table.lock());
   looked.born = table.admit(spans);
-  table.rows.init(looked.born.slots.data(), looked.born.ids.data(), static_cast<int64_t>(looked.born.ids.size()));
+  table.fill(looked.born);
   return looked;
 }
 

@@ -78,6 +78,7 @@ class DenseStore(NativeStore):
     def restore(self, snapshot: Snapshot) -> None:
         self._take(snapshot.rule)
         self.check(*snapshot.data)
+        self.native.changing_all()
         self.weight.copy_(snapshot.data.rows)
         for name, values in snapshot.data.state.items():
             self.state(name).copy_(values)
@@ -93,6 +94,7 @@ class DenseStore(NativeStore):
         self.load(ids, initial_rows(self.table.init, key, ids, self.dim, self.dtype))
 
     def clear(self) -> None:
+        self.native.changing_all()
         self.weight.copy_(self._view(_fresh(self.table, self.seed).weight()))
         for column in self.rule.state if self.rule else ():
             self.state(column.name).fill_(column.fill)

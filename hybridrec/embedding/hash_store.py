@@ -83,10 +83,10 @@ class HashStore(NativeStore):
     def read(self, ids: Tensor) -> RowData:
         data = super().read(ids)
         touched, counts = self._scores(self._find(ids))
-        return data._replace(touched=touched, counts=counts if self._counted else None)
+        return data._replace(touched=touched, counts=counts if self.counted else None)
 
     @property
-    def _counted(self) -> bool:
+    def counted(self) -> bool:
         return isinstance(self.table.eviction, LFU)
 
     def _scores(self, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,10 +110,12 @@ class HashStore(NativeStore):
         often = torch.ones_like(ids) if counts is None else counts.long().contiguous()
         self._set_scores(self._find(ids), seen, often)
 
-    def snapshot(self) -> Snapshot:
+    def sketch(self) -> Tensor | None:
         sketch = self.native.sketch()
-        counts = None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
-        return Snapshot(self.export(), self.clock, self.rule, counts)
+        return None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.export(), self.clock, self.rule, self.sketch())
 
     def restore(self, snapshot: Snapshot) -> None:
         self.check(snapshot.data.ids, snapshot.data.rows, None, snapshot.data.touched, snapshot.data.counts)

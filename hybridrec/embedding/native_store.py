@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hybridrec import _native
-from hybridrec.embedding.store import RowData, Slots, Store
+from hybridrec.embedding.capture import NativeCapture
+from hybridrec.embedding.store import Capture, RowData, Slots, Store
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 
@@ -75,6 +76,17 @@ class NativeStore(Store):
     def stepped(self, not_finite: int) -> None:
         """Native code has taken a step on some rows, and left out those whose gradient was not finite."""
         self.nan_rows += not_finite
+
+    # -- all rows -----------------------------------------------------------------------------------------
+
+    counted = False  # whether rows have counts
+
+    def capture(self) -> Capture:
+        return NativeCapture(self)
+
+    def sketch(self) -> Tensor | None:
+        """Counts of ids that are not yet let in, uint8, where the table has them."""
+        return None
 
     # -- rows and state by slot ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -57,6 +57,47 @@ class Snapshot:
     clock: int
     rule: RowRule | None  # the update that `data.state` belongs to
     sketch: Tensor | None = None  # uint8: counts of ids that are not yet let in
+
+
+class Capture(ABC):
+    """What a store held at one moment, to be read once, in the order its rows lie in; `close` it when done."""
+
+    def __init__(self, clock: int, rule: RowRule | None, sketch: Tensor | None) -> None:
+        self.clock = clock
+        self.rule = rule
+        self.sketch = sketch
+
+    @abstractmethod
+    def chunks(self, size: int = 65536) -> Iterator[RowData]:
+        """All rows, at most `size` at a time."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """No more is read."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class CopiedCapture(Capture):
+    """A copy of all rows."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot.clock, snapshot.rule, snapshot.sketch)
+        self._data = snapshot.data
+
+    def chunks(self, size: int = 65536) -> Iterator[RowData]:
+        ids, rows, state, touched, counts = self._data
+        for part in torch.arange(len(ids)).split(size):
+            of_rows = [None if column is None else column[part] for column in (touched, counts)]
+            if len(part):
+                yield RowData(ids[part], rows[part], {name: s[part] for name, s in state.items()}, *of_rows)
+
+    def close(self) -> None:
+        pass
 
 
 class Store(ABC):
@@ -156,6 +197,10 @@ class Store(ABC):
     @abstractmethod
     def snapshot(self) -> Snapshot:
         """A copy of everything."""
+
+    def capture(self) -> Capture:
+        """The same to be read later, without a copy where the store can do without."""
+        return CopiedCapture(self.snapshot())
 
     @abstractmethod
     def restore(self, snapshot: Snapshot) -> None:
