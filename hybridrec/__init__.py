@@ -12,12 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybridrec import data as data
     from hybridrec import embedding as embedding
+    from hybridrec import metrics as metrics
+    from hybridrec import models as models
     from hybridrec import optim as optim
+    from hybridrec import serve as serve
+    from hybridrec import train as train
     from hybridrec.embedding import EmbeddingCollection as EmbeddingCollection
     from hybridrec.embedding import Embeddings as Embeddings
     from hybridrec.embedding import IntegerLookup as IntegerLookup
     from hybridrec.embedding import Table as Table
     from hybridrec.embedding import fuse as fuse
+    from hybridrec.train import Trainer as Trainer
+    from hybridrec.train.load import load as load
     from hybridrec.types import Batch as Batch
     from hybridrec.types import IdBlock as IdBlock
     from hybridrec.types import Ragged as Ragged
@@ -35,9 +41,15 @@ __all__ = [
     "fuse",
     "IntegerLookup",
     "optim",
+    "models",
+    "metrics",
+    "train",
+    "Trainer",
+    "load",
+    "serve",
 ]
 
-_ROOMS = ("data", "embedding", "optim")
+_ROOMS = ("data", "embedding", "optim", "models", "metrics", "train", "serve")
 _HOME = {
     "Batch": "hybridrec.types",
     "IdBlock": "hybridrec.types",
@@ -47,6 +59,8 @@ _HOME = {
     "Embeddings": "hybridrec.embedding",
     "fuse": "hybridrec.embedding",
     "IntegerLookup": "hybridrec.embedding",
+    "Trainer": "hybridrec.train",
+    "load": "hybridrec.train.load",
 }
 
 

@@ -8,10 +8,16 @@ from typing import NoReturn
 
 import typer
 
+from hybridrec.cli.checkpoint import checkpoint
 from hybridrec.cli.convert import convert
+from hybridrec.cli.doctor import doctor
+from hybridrec.cli.evaluate import evaluate
+from hybridrec.cli.export import export
 from hybridrec.cli.inspect import inspect
 from hybridrec.cli.outcome import told
+from hybridrec.cli.predict import predict
 from hybridrec.cli.synth import synth
+from hybridrec.cli.train import train
 
 app = typer.Typer(
     name="hybridrec",
@@ -22,9 +28,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(told(inspect))
-app.command()(told(convert))
-app.command()(told(synth))
+for command in (synth, inspect, convert, train, evaluate, predict, export, doctor):
+    app.command()(told(command))
+app.add_typer(checkpoint, name="checkpoint")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,169 @@
+"""`hybridrec checkpoint show|verify`: what is in checkpoints, and whether they are sound."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hybridrec.cli.outcome import told
+from hybridrec.cli.progress import human_bytes
+
+if TYPE_CHECKING:
+    from hybridrec.train.checkpoint import Manifest
+    from hybridrec.train.checkpoint.table_info import TableInfo
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A checkpoint, a folder of checkpoints, or the folder of a run.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per checkpoint.")]
+
+checkpoint = typer.Typer(no_args_is_help=True, help="Look at checkpoints: show, verify.")
+
+
+def show(folder: Folder, as_json: AsJson = False) -> None:
+    """Show what checkpoints hold: step, metrics, tables, weights, optimizers.
+
+    Of a folder with several, one line each; it reads manifests and headers, not
+    the rows.
+
+    [bold]Examples[/bold]
+
+    hybridrec checkpoint show runs/a
+
+    hybridrec checkpoint show runs/a/checkpoints/step-000001200 --json | jq .metrics
+    """
+    from hybridrec.train.checkpoint import read_manifest
+
+    paths = _checkpoints(folder)
+    if as_json:
+        for path in paths:
+            typer.echo(json.dumps({"path": str(path), **asdict(read_manifest(path))}, ensure_ascii=False))
+    elif paths == [folder]:
+        _show_one(folder, read_manifest(folder))
+    else:
+        titles = ["checkpoint", "written", "bytes", "tables", "rows", "metrics"]
+        _print_table(titles, [[path.name, *_facts(path)] for path in paths], right=(2, 3, 4))
+
+
+def verify(folder: Folder, as_json: AsJson = False) -> None:
+    """Read checkpoints and compare every file with its checksum; exit code 1 if something is wrong.
+
+    [bold]Examples[/bold]
+
+    hybridrec checkpoint verify runs/a
+
+    hybridrec checkpoint verify runs/a/checkpoints/step-000001200
+    """
+    from hybridrec.train.checkpoint import verify as problems_of
+
+    wrong = 0
+    for path in _checkpoints(folder):
+        problems = problems_of(path)
+        wrong += bool(problems)
+        if as_json:
+            typer.echo(json.dumps({"path": str(path), "problems": [asdict(problem) for problem in problems]}))
+            continue
+        typer.echo(f"{path}: {'sound' if not problems else 'damaged'}")
+        for problem in problems:
+            typer.echo(f"  {problem}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+checkpoint.command()(told(show))
+checkpoint.command()(told(verify))
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that a folder stands for, in the order in which they were written."""
+    for inside in (folder, folder / "checkpoints"):
+        found = [path for path in inside.glob("step-*") if path.is_dir() and path.suffix != ".part"]
+        if found:
+            return sorted(found, key=_number)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    return [folder]
+
+
+def _number(path: Path) -> tuple[int, str]:
+    from hybridrec.train.checkpoint import CheckpointError, read_manifest
+
+    try:
+        return read_manifest(path).number, path.name
+    except CheckpointError:
+        return 0, path.name
+
+
+def _facts(path: Path) -> list[str]:
+    from hybridrec.train.checkpoint import CheckpointError, read_manifest
+
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError:
+        return ["?", "?", "?", "?", "cannot be read; see hybridrec checkpoint verify"]
+    rows = sum(table.rows for table in manifest.tables.values())
+    metrics = _metrics(manifest) + (" (best)" if manifest.best else "")
+    count = len(manifest.tables)
+    return [manifest.created, human_bytes(manifest.bytes), str(count), f"{rows:,}", metrics.strip()]
+
+
+def _metrics(manifest: Manifest) -> str:
+    return "  ".join(
+        f"{name} {'nan' if value is None else format(value, '.6g')}" for name, value in manifest.metrics.items()
+    )
+
+
+def _show_one(path: Path, manifest: Manifest) -> None:
+    best = ", the best so far" if manifest.best else ""
+    typer.echo(f"{path}: step {manifest.step:,}{best}, {human_bytes(manifest.bytes)}")
+    by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    typer.echo(f"written {manifest.created} by {by}")
+    if manifest.metrics:
+        typer.echo(f"metrics: {_metrics(manifest)}")
+    if manifest.tables:
+        typer.echo()
+        rows = [_table_row(name, info, manifest) for name, info in manifest.tables.items()]
+        titles = ["table", "rows", "of", "dim", "dtype", "optimizer state", "clock", "bytes"]
+        _print_table(titles, rows, right=(1, 2, 3, 6, 7))
+    for line in _rest(path):
+        typer.echo(line)
+
+
+def _table_row(name: str, info: TableInfo, manifest: Manifest) -> list[str]:
+    size = f"≤ {info.capacity:,}" if info.capacity is not None else f"{info.size:,}"
+    state = "" if info.rule is None else " ".join([info.rule.kind, *info.rule.names])
+    taken = human_bytes(manifest.files[info.file].bytes)
+    return [name, f"{info.rows:,}", size, str(info.dim), info.dtype, state, f"{info.clock:,}", taken]
+
+
+def _rest(path: Path) -> list[str]:
+    """What is there beside tables."""
+    from safetensors import safe_open
+
+    with safe_open(path / "dense.safetensors", "np") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 (no mapping)
+    numbers = sum(map(math.prod, shapes))
+    trees = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    optimizers = [f"{name} ({each['kind']})" for name, each in trees["optimizers"].items()]
+    return [
+        "",
+        f"dense: {len(shapes)} tensors, {numbers:,} numbers",
+        f"optimizers: {', '.join(optimizers) or 'none'}",
+        f"state: {', '.join(trees['state']) or 'none'}",
+    ]
+
+
+def _print_table(titles: list[str], rows: list[list[str]], right: tuple[int, ...]) -> None:
+    """Aligned columns, those in `right` to the right."""
+    widths = [max(len(line[i]) for line in (titles, *rows)) for i in range(len(titles))]
+    for place, line in enumerate((titles, *rows)):
+        cells = [
+            f"{cell:>{width}}" if i in right else f"{cell:<{width}}"
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        typer.secho("  ".join(cells).rstrip(), bold=place == 0)

@@ -1,0 +1,122 @@
+"""`hybridrec train`: from files to a trained model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hybridrec.train.trainer import Trainer
+
+
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATA]... [SECTION.NAME=VALUE]...", help="Files, globs, folders or URLs; and settings."
+        ),
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Label column; repeat it for several labels.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
+    valid: Annotated[str | None, typer.Option(help="Files to validate on, or the share of the last rows: 0.1.")] = None,
+    model: Annotated[str | None, typer.Option(help="widedeep, dlrm, deepfm, dcnv2, din, mmoe or twotower.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; else the next free runs/MODEL-N.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data (1).")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps to stop after.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a batch; else by the data's size.")] = None,
+    config: Annotated[Path | None, typer.Option(help="run.toml, or the config.json of another run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and no progress.")] = False,
+) -> None:
+    """Train a model on files and keep everything in a folder: checkpoints, metrics, a report.
+
+    Columns, batch size and model are inferred from the data where they are not
+    stated. Every setting has a dotted name: model.dim=32, optimizer.lr=0.001,
+    row_optimizer.kind=adagrad, train.clip_norm=1.0, train.bf16=true. A file given
+    with --config holds the same in sections; the command line comes after it.
+
+    Ctrl-C saves and stops; the same command with --resume goes on with the very
+    next batch.
+
+    [bold]Examples[/bold]
+
+    hybridrec train clicks.parquet --label click --valid 0.1 --out runs/a
+
+    hybridrec train "logs/day=*/*.parquet" --label click --label like --model mmoe --valid last_day.parquet
+
+    hybridrec train --config run.toml model.dim=32 train.epochs=2 --out runs/b
+
+    hybridrec train --out runs/b --resume
+    """
+    from hybridrec.train.launch import launch
+    from hybridrec.train.run_config import DOTTED, RunConfig, read_config, with_overrides
+
+    data = [word for word in words or [] if not DOTTED.fullmatch(word)]
+    changes = [word for word in words or [] if DOTTED.fullmatch(word)]
+    if config is None and resume and out is not None and (out / "config.json").exists():
+        config = out / "config.json"
+    values = with_overrides({} if config is None else read_config(config), changes)
+    flags = {"path": data, "label": label, "weight": weight, "valid": valid, "batch_size": batch_size}
+    _set(values, "data", flags)
+    _set(values, "model", {"name": model})
+    _set(values, "train", {"epochs": epochs, "steps": steps, "progress": "none" if quiet or as_json else None})
+    asked = RunConfig.of(values)
+    values["out"] = str(out) if out is not None else asked.out or _free_folder(asked)
+    made = launch(RunConfig.of(values))
+    if not (quiet or as_json):
+        typer.echo(_about(made.trainer), err=True)
+    try:
+        made.trainer.fit(
+            made.train, made.valid, epochs=made.epochs, steps=made.steps, resume="auto" if resume else None
+        )
+    except FloatingPointError as error:
+        raise ValueError(str(error)) from None
+    result = _result(made.trainer)
+    typer.echo(json.dumps(result) if as_json else _lines(result))
+
+
+def _set(values: dict[str, Any], section: str, given: dict[str, Any]) -> None:
+    """Put what was given on the command line over the configuration."""
+    kept = {name: value for name, value in given.items() if value not in (None, [])}
+    if kept or section in values:
+        values[section] = {**values.get(section, {}), **kept}
+
+
+def _free_folder(config: Any) -> str:
+    name, number = config.model.get("name", "model"), 1
+    while Path(f"runs/{name}-{number}").exists():
+        number += 1
+    return f"runs/{name}-{number}"
+
+
+def _about(trainer: Trainer) -> str:
+    return trainer.model.summary().splitlines()[0]  # pyright: ignore[reportCallIssue] (made by hybridrec.models)
+
+
+def _result(trainer: Trainer) -> dict[str, Any]:
+    from hybridrec.train.history import numbers
+
+    run, final = trainer.run, trainer.history.final
+    assert run is not None, "the command gives every run a folder"
+    metrics = {} if final is None else numbers(final)
+    report = run.path / "report.html"
+    return {
+        "run": str(run.path),
+        "steps": trainer.step,
+        "rows": trainer.state.rows,
+        "metrics": metrics,
+        "stopped": trainer.state.stopped,
+        "report": str(report) if report.exists() else None,
+    }
+
+
+def _lines(result: dict[str, Any]) -> str:
+    shown = "  ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
+    lines = [f"trained {result['steps']:,} steps, {result['rows']:,} rows; run in {result['run']}"]
+    lines += [f"validation: {shown}"] if shown else []
+    lines += [f"report: {result['report']}"] if result["report"] else []
+    return "\n".join([*lines, f"next: hybridrec predict {result['run']} DATA --out scores.parquet"])

@@ -1,0 +1,43 @@
+"""Models by name, for command lines and configuration files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hybridrec.data.schema import Schema
+from hybridrec.models.dcnv2 import DCNv2
+from hybridrec.models.deepfm import DeepFM
+from hybridrec.models.din import DIN
+from hybridrec.models.dlrm import DLRM
+from hybridrec.models.mmoe import MMoE
+from hybridrec.models.model import Model, options_of
+from hybridrec.models.twotower import TwoTower
+from hybridrec.models.widedeep import WideDeep
+
+MODELS: dict[str, type[Model]] = {
+    "widedeep": WideDeep,
+    "dlrm": DLRM,
+    "deepfm": DeepFM,
+    "dcnv2": DCNv2,
+    "din": DIN,
+    "mmoe": MMoE,
+    "twotower": TwoTower,
+}
+NAMES = tuple(MODELS)
+
+
+def build(name: str, schema: Schema, **config: Any) -> Model:
+    """The model of this name for a schema, with options as `config()` gives them.
+
+    >>> import pyarrow as pa
+    >>> schema = Schema.infer(pa.schema({"user": pa.int64(), "click": pa.int8()}), label="click")
+    >>> model = build("deepfm", schema, hidden=[8])
+    >>> build("deepfm", schema, **model.config()).config() == model.config()
+    True
+    """
+    if name not in MODELS:
+        raise ValueError(f"no model {name!r}; there are {', '.join(NAMES)}")
+    kind = MODELS[name]
+    if unknown := [option for option in config if option not in options_of(kind)]:
+        raise ValueError(f"model {name!r} has no option {unknown[0]!r}; it takes {', '.join(options_of(kind))}")
+    return kind(schema, **config)

@@ -1,0 +1,70 @@
+"""DLRM: dense numbers through an MLP, pairwise dots with the vectors, an MLP on top (Naumov et al. 2019, 1906.00091).
+
+dense -> bottom MLP -> vector
+dots of all pairs of vectors, beside the dense vector -> top MLP -> logit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import torch
+from torch import Tensor, nn
+
+from hybridrec.data.schema import Schema
+from hybridrec.models.layers import MLP, RunningNorm, dot_interaction
+from hybridrec.models.model import Inputs, Model, same_dim
+
+
+class DLRMNet(nn.Module):
+    """The dense part: vectors [B, F * dim], dense [B, n] to logits [B, k]."""
+
+    def __init__(
+        self, fields: int, dim: int, dense: int, outputs: int, bottom: Sequence[int], top: Sequence[int], dropout: float
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.norm = RunningNorm(dense)
+        self.bottom = MLP(dense, (*bottom, dim), dropout=dropout) if dense else None
+        vectors = fields + (self.bottom is not None)
+        width = vectors * (vectors - 1) // 2 + dim * (self.bottom is not None)
+        self.top = MLP(width, top, out=outputs, dropout=dropout)
+
+    def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
+        fields = vectors.unflatten(1, (-1, self.dim))  # [B, F, dim]
+        if self.bottom is None:
+            return self.top(dot_interaction(fields))
+        below = self.bottom(self.norm(dense))  # [B, dim]
+        pairs = dot_interaction(torch.cat([below.unsqueeze(1), fields], 1))
+        return self.top(torch.cat([below, pairs], 1))
+
+
+class DLRM(Model):
+    """The model of the MLPerf benchmark: many id features, some dense ones.
+
+    >>> import pyarrow as pa
+    >>> columns = pa.schema({"user": pa.int64(), "item": pa.int64(), "age": pa.float32(), "click": pa.int8()})
+    >>> model = DLRM(Schema.infer(columns, label="click"), dim=8, bottom=(16,), top=(32, 16))
+    >>> model.net.top[0].in_features  # 8 dense, and 3 pairs of user, item and dense
+    11
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        dim: int = 16,
+        *,
+        bottom: Sequence[int] = (64, 32),
+        top: Sequence[int] = (64, 32),
+        dropout: float = 0.0,
+        **inputs: Unpack[Inputs],
+    ) -> None:
+        super().__init__(schema, dim, **inputs)
+        self.bottom, self.top, self.dropout = bottom, top, dropout
+        same_dim(self, self.declared)
+        self.embeddings = self.collection(self.declared)
+        fields, dense = len(self.embeddings.features), len(self.dense_names)
+        if fields + bool(dense) < 2:
+            raise ValueError("DLRM multiplies pairs of features, and the schema has one; add another, or take DCNv2")
+        self.net = DLRMNet(fields, dim, dense, self.outputs, bottom, top, dropout)

@@ -1,0 +1,58 @@
+"""Rows of a table as an Arrow IPC file: `id` int64 and `row`, a list of fixed length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.store import Store
+
+CHUNK = 65536  # rows at a time, written and read
+
+
+def write(path: Path, store: Store) -> int:
+    """Write what an evaluation would see of every row, and return how many there are."""
+    half = store.dtype == torch.float16
+    kind = pa.list_(pa.float16() if half else pa.float32(), store.dim)  # bfloat16 is exact in float32
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("row", kind, False)])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
+        for ids in _ids(store).split(CHUNK):
+            rows = store.lookup(ids).to(torch.float16 if half else torch.float32)
+            flat = pa.array(rows.reshape(-1).numpy())
+            out.write_batch(
+                pa.record_batch(
+                    [pa.array(ids.numpy()), pa.FixedSizeListArray.from_arrays(flat, type=kind)], schema=schema
+                )
+            )
+            count += len(ids)
+    return count
+
+
+def _ids(store: Store) -> Tensor:
+    """All rows of a fixed table: one that training never touched has its initial values."""
+    return store.ids() if store.table.dynamic else torch.arange(store.table.fixed_rows)
+
+
+def read(path: Path) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids and rows, a part at a time; the file is mapped, not read as a whole."""
+    with pa.memory_map(str(path)) as file:
+        found = pa.ipc.open_file(file)
+        for place in range(found.num_record_batches):
+            part = found.get_batch(place)
+            dim = part.schema.field("row").type.list_size
+            ids = np.array(part.column("id"))
+            yield torch.from_numpy(ids), torch.from_numpy(np.array(part.column("row").flatten()).reshape(-1, dim))
+
+
+def fill(store: Store, path: Path) -> None:
+    """Load all rows of a file into a store."""
+    for ids, rows in read(path):
+        if len(ids):
+            store.load(ids, rows.to(store.dtype))

@@ -1,0 +1,134 @@
+"""Loads a checkpoint by name: everything is checked before anything changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from hybridrec.optim import RowOptimizer
+from hybridrec.train.checkpoint import tree
+from hybridrec.train.checkpoint.contents import Contents
+from hybridrec.train.checkpoint.dense_optimizer import DenseLoad
+from hybridrec.train.checkpoint.homes import homes_of, unwrapped
+from hybridrec.train.checkpoint.load_report import LoadReport
+from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from hybridrec.train.checkpoint.names import Renamer, renamer
+from hybridrec.train.checkpoint.row_optimizer import RowLoad
+from hybridrec.train.checkpoint.table_load import TableLoad
+from hybridrec.train.checkpoint.verify import problems_of_files
+from hybridrec.train.checkpoint.weight_load import WeightLoad
+from hybridrec.train.checkpoint.write import SKETCHES, TENSORS, TREES
+
+
+def load(
+    path: Path | str, contents: Contents, *, strict: bool = True, rename: Mapping[str, str] | None = None
+) -> LoadReport:
+    """Fill the model and the optimizers of `contents` in place, and set its `state`; returns what was done.
+
+    The checksums of all files are compared first. With `strict`, whatever is missing, left over or does not fit is an
+    error, and nothing has changed then; else it is skipped and reported. `rename` maps saved names, or their beginnings
+    up to a dot, to those of the model. Without optimizers in `contents`, those of the checkpoint are passed over.
+
+    >>> import tempfile
+    >>> from hybridrec.train.checkpoint import Checkpoints
+    >>> with Checkpoints(tempfile.mkdtemp()) as checkpoints:
+    ...     checkpoints.save(Contents(torch.nn.Linear(2, 1), state={"epoch": 3}), step=10)
+    >>> contents = Contents(torch.nn.Linear(2, 1))
+    >>> load(checkpoints.latest(), contents)
+    2 loaded: weight weight, weight bias
+    >>> contents.state
+    {'epoch': 3}
+    """
+    return _Loading(Path(path), contents, rename).run(strict)
+
+
+class _Loading:
+    """A checkpoint and what it is loaded into, compared."""
+
+    def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None) -> None:
+        self.folder, self.contents = folder, contents
+        self.manifest = _undamaged(folder)
+        self.model = unwrapped(contents.model)
+        self.homes = homes_of(self.model)
+        self.trees = json.loads((folder / TREES).read_text(encoding="utf-8"))
+        dense, state = self._tensors("dense"), self._tensors("state")
+        extra = tree.decode(self.trees["model"], state)
+        new = renamer(rename, [*self.manifest.tables, *dense, *extra])
+        self.weights = WeightLoad(self.model, {new(name): part for name, part in {**dense, **extra}.items()})
+        self.tables = TableLoad(self.homes, {new(name): info for name, info in self.manifest.tables.items()})
+        self.old_names = {new(name): name for name in self.manifest.tables}
+        self.state = tree.decode(self.trees["state"], state)
+        self.optimizers, self.report = self._compared(new)
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        return load_file(self.folder / TENSORS[name])
+
+    def _compared(self, new: Renamer) -> tuple[dict[str, DenseLoad | RowLoad], LoadReport]:
+        """The optimizers that can be loaded, and all that does not fit."""
+        report = LoadReport()
+        self.weights.add_to(report)
+        self.tables.add_to(report)
+        found: dict[str, DenseLoad | RowLoad] = {}
+        if not self.contents.optimizers:
+            return found, report
+        saved = tree.decode(self.trees["optimizers"], self._tensors("optimizer"))
+        wanted = self.contents.optimizers
+        report.missing += [f"optimizer {name}" for name in wanted if name not in saved]
+        report.skipped |= {f"optimizer {name}": "none of this name is given" for name in saved if name not in wanted}
+        for name in [name for name in wanted if name in saved]:
+            each = self._optimizer(wanted[name], saved[name], new)
+            if each.misfit:
+                report.skipped[f"optimizer {name}"] = each.misfit
+            else:
+                found[name] = each
+            report.skipped |= {f"optimizer {name}, {part}": why for part, why in each.losses.items()}
+        return found, report
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer, saved: Any, new: Renamer) -> DenseLoad | RowLoad:
+        if isinstance(optimizer, RowOptimizer):
+            return RowLoad(optimizer, self.homes, saved, new)
+        return DenseLoad(optimizer, self.model, saved, self.weights.shapes, new)
+
+    def run(self, strict: bool) -> LoadReport:
+        """Load what fits."""
+        if strict and not self.report.complete:
+            raise CheckpointError(_refusal(self.folder, self.report))
+        self.weights.apply(self.folder)
+        sketches = load_file(self.folder / SKETCHES) if SKETCHES in self.manifest.files else {}
+        for name in self.tables.fitting:
+            self.tables.apply(name, self.folder, sketches.get(self.old_names[name]))
+        for each in self.optimizers.values():
+            each.apply()
+        self.contents.state = self.state
+        names = ("weight", self.weights.fitting), ("table", self.tables.fitting), ("optimizer", self.optimizers)
+        self.report.loaded = [f"{kind} {name}" for kind, parts in names for name in parts]
+        return self.report
+
+
+def _undamaged(folder: Path) -> Manifest:
+    manifest = read_manifest(folder)
+    if problems := problems_of_files(folder, manifest, sums=True):
+        listed = "; ".join(map(str, problems[:3]))
+        raise CheckpointError(f"checkpoint {folder} is damaged: {listed}; load another checkpoint")
+    return manifest
+
+
+def _refusal(folder: Path, report: LoadReport) -> str:
+    lines = [f"  {name}: {why}" for name, why in report.skipped.items()]
+    lines += [f"  {name}: the checkpoint does not have it" for name in report.missing]
+    more = [f"  … and {len(lines) - 20} more"] if len(lines) > 20 else []
+    return "\n".join(
+        [
+            f"checkpoint {folder} does not fit:",
+            *lines[:20],
+            *more,
+            "Nothing was loaded. Mend what is named, give rename={saved name: name in the model}, or pass strict=False "
+            "to load what fits and get a report of the rest.",
+        ]
+    )

@@ -1,0 +1,117 @@
+"""What a run ran on: versions, processor, threads, GPU. `hybridrec doctor` prints it, a run directory keeps it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "pyarrow", "numpy", "safetensors", "triton", "pandas", "polars", "tensorboard")
+NEEDED = {  # as csrc/kernels/kernels.cpp asks
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
+    "avx2": {"avx2", "fma", "bmi2", "f16c"},
+}
+
+
+def environment() -> dict[str, Any]:
+    """Everything at once, as JSON values.
+
+    >>> sorted(environment())
+    ['gpu', 'machine', 'native', 'packages', 'python', 'threads']
+    """
+    import torch
+
+    return {
+        "python": {"version": platform.python_version(), "path": sys.executable},
+        "packages": {"hybridrec": _own_version(), **_versions()},
+        "machine": {
+            "system": f"{platform.system()} {platform.release()}",
+            "cpu": processor(),
+            "cores": os.cpu_count(),
+            "memory_bytes": _memory(),
+        },
+        "native": native(),
+        "threads": {"torch": torch.get_num_threads(), "cores": os.cpu_count()},
+        "gpu": gpu(),
+    }
+
+
+def native() -> dict[str, Any]:
+    """Whether the native core loads, and the instruction set that its kernels use."""
+    try:
+        core = importlib.import_module("hybridrec._native")
+    except ImportError as error:
+        return {"loaded": False, "why": f"{error}; reinstall with: pip install --force-reinstall hybridrec"}
+    told = getattr(core, "instruction_set", None)
+    return {
+        "loaded": True,
+        "path": getattr(core, "__file__", None),
+        "instructions": told() if told else _instructions(),
+        "threads": core.threads(),
+    }
+
+
+def gpu() -> dict[str, Any]:
+    """Whether GPU kernels are on, and why not."""
+    import torch
+
+    if torch.version.cuda is None:
+        why = "this torch is built for the CPU; install one with CUDA from pytorch.org"
+    elif not torch.cuda.is_available():
+        why = "torch has CUDA, but sees no device; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+    elif not _has_gpu_kernels():
+        why = "this release has no GPU kernels: rows live in the memory of the CPU"
+    else:
+        return {"kernels": "on", "devices": [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]}
+    return {"kernels": "off", "why": why}
+
+
+def processor() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _instructions() -> str:
+    info = Path("/proc/cpuinfo")
+    if platform.machine() not in ("x86_64", "AMD64") or not info.exists():
+        return "generic"
+    lines = (line for line in info.read_text().splitlines() if line.startswith("flags"))
+    flags = set(next(lines, "").partition(":")[2].split())
+    return next((name for name, needed in NEEDED.items() if needed <= flags), "generic")
+
+
+def _has_gpu_kernels() -> bool:
+    return importlib.util.find_spec("hybridrec.ops.pooled_lookup.triton") is not None
+
+
+def _own_version() -> str:
+    from hybridrec import __version__
+
+    return __version__
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

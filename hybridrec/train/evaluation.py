@@ -1,0 +1,78 @@
+"""How good a model is on some data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hybridrec.metrics import MetricSet
+from hybridrec.train.losses import Loss, reduce, weigh
+from hybridrec.train.step import Learner
+from hybridrec.types import Batch
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode and without gradients: no dropout, no new rows; as it was before, afterwards."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def measure(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch) -> None:
+    """Take the predictions for a batch into the metrics, where there are any that can."""
+    if metrics is None or batch.label is None or not len(batch) or outputs.shape != batch.label.shape:
+        return
+    groups = {name: group_of(batch, name) for name in metrics.group_columns}
+    metrics.update(loss.scores(outputs), batch.label, batch.weight, groups)
+
+
+def group_of(batch: Batch, name: str) -> Tensor:
+    """One number per row that says which group it belongs to: a column of single ids, or a tensor of `extra`."""
+    if name in batch.ids.names and batch.ids.hotness[batch.ids.names.index(name)] == 1:
+        return batch.ids.matrix(name)[:, 0]
+    column = batch.extra.get(name)
+    if isinstance(column, Tensor) and column.dim() == 1:
+        return column
+    single = [each for each, hot in zip(batch.ids.names, batch.ids.hotness, strict=True) if hot == 1]
+    valid = [*single, *(each for each, found in batch.extra.items() if isinstance(found, Tensor))]
+    raise ValueError(f"column {name!r} gives no group for each row; columns that do are {', '.join(valid) or 'none'}")
+
+
+def evaluate(
+    learner: Learner,
+    batches: Iterable[Batch],
+    metrics: MetricSet | None,
+    watch: Callable[[Tensor, Batch], Any] | None = None,
+) -> dict[str, float]:
+    """The loss and the metrics over all rows; `watch` is shown the scores of every batch."""
+    losses, weight, rows = 0.0, 0.0, 0
+    with evaluating(learner.model):
+        for each in batches:
+            batch = learner.moved(each)
+            learner.loss.check_labels(batch)
+            outputs = learner.outputs(batch)
+            weights, part = weigh(learner.loss, batch)
+            value = reduce(learner.loss(outputs, batch), weights, part, part, learner.label_weights)
+            losses, weight, rows = losses + float(value) * part, weight + part, rows + len(batch)
+            measure(metrics, learner.loss, outputs, batch)
+            if watch is not None:
+                watch(learner.loss.scores(outputs), batch)
+    if not rows:
+        raise ValueError("there are no rows to evaluate on; look at the files, where() and split() of the dataset")
+    return {"loss": losses / weight if weight else float("nan"), **({} if metrics is None else metrics.compute())}
+
+
+def metric_set(loss: Loss, labels: Sequence[str], names: Sequence[str] | None) -> MetricSet | None:
+    """The metrics by name, for these labels; those of the loss where none are named."""
+    chosen = loss.metrics if names is None else tuple(names)
+    return MetricSet(labels=tuple(labels), metrics=chosen) if chosen else None

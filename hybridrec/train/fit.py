@@ -1,0 +1,234 @@
+"""One call of `Trainer.fit`: epochs of steps, and what is due between them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybridrec.train.history import Record
+from hybridrec.train.interruption import Interrupted, Interruption
+from hybridrec.train.progress import make_display
+from hybridrec.train.saving import Saver
+from hybridrec.train.schedules import make_scheduler
+from hybridrec.train.seeds import determinism, seed_everything
+from hybridrec.train.step import StepResult, grouped, train_step
+from hybridrec.train.table_figures import TableFigures
+from hybridrec.train.validation import Validation
+from hybridrec.train.window import Window
+from hybridrec.types import Batch
+
+if TYPE_CHECKING:
+    from hybridrec.train.trainer import Trainer
+
+log = logging.getLogger("hybridrec.train")
+
+
+class Fit:
+    """The state and the course of one fit."""
+
+    def __init__(self, trainer: Trainer, train: Any, validate: Any, epochs: int | None, steps: int | None) -> None:
+        self.trainer, self.train = trainer, train
+        self.epochs, self.steps = (1 if epochs is None and steps is None else epochs), steps
+        self.state, self.options, self.learner = trainer.state, trainer.options, trainer.learner
+        self.window = Window(self.learner, trainer.metrics_for(train))
+        self.schedulers: dict[str, Any] = {}
+        self.display = make_display(self.options.progress)
+        self.interruption = Interruption()
+        self.saver = Saver(self)
+        self._figures = TableFigures(trainer.model)
+        self.validation = Validation(self, validate)
+
+    # -- from beginning to end ------------------------------------------------------------------------------
+
+    def run(self, resume: str | Path | None) -> None:
+        """Train until epochs, steps, early stopping or a signal end it."""
+        trainer = self.trainer
+        self._begin(resume)
+        with determinism(self.options.deterministic), self.saver, self.interruption:
+            try:
+                self.display.begin(self.state.step, self._last_step())
+                trainer.callbacks.call("on_start", trainer)
+                self._course()
+            except Interrupted:
+                self._interrupted()
+            except FloatingPointError as error:
+                raise FloatingPointError(f"step {self.state.step + 1}: {error}. {self._last_saved()}") from error
+            finally:
+                self.display.end()
+                trainer.callbacks.call("on_end", trainer)
+
+    def _begin(self, resume: str | Path | None) -> None:
+        trainer, options = self.trainer, self.options
+        total = self.total()
+        for name, optimizer in (("schedule", self.learner.dense), ("row_schedule", self.learner.rows)):
+            made = make_scheduler(optimizer, getattr(options, name), total, name)
+            if made is not None:
+                self.schedulers[name] = made
+        found = self._checkpoint(resume)
+        if found is not None:
+            self.saver.resume(found)
+            trainer.take_up_records()
+            log.info("resumed from %s", found)
+            self.display.say(f"resumed from {found}, step {self.state.step:,}")
+        else:
+            self.state.begin()
+            if options.seed is not None:
+                seed_everything(options.seed)
+            trainer.describe_run(self)
+
+    def _checkpoint(self, resume: str | Path | None) -> Path | None:
+        """The checkpoint to go on from. A folder that holds another run is not written over."""
+        latest = self.saver.latest()
+        if resume is None:
+            if latest is not None and self.state.step == 0:
+                raise ValueError(
+                    f"{latest.parent.parent} holds a run already (its newest checkpoint is {latest.name}); go on with "
+                    "fit(resume='auto') or --resume, or give another folder as out"
+                )
+            return None
+        if resume != "auto":
+            return Path(resume)
+        if self.trainer.run is None:
+            raise ValueError("resume='auto' looks for checkpoints in the folder of the run; give the Trainer out=")
+        return latest
+
+    def total(self) -> int | None:
+        """The steps of the whole fit, where they are known."""
+        try:
+            each = -(-len(self.train) // self.options.accumulate)
+        except TypeError:
+            return self.steps
+        by_epochs = None if self.epochs is None else each * self.epochs
+        known = [count for count in (by_epochs, self.steps) if count is not None]
+        return min(known)
+
+    def _last_step(self) -> int | None:
+        total = self.total()
+        return None if total is None else self.state.fit_step + total
+
+    def _course(self) -> None:
+        self.trainer.model.train()
+        self.validation.catch_up()
+        if not self._over():
+            self.state.finished = False
+        while not self._over():
+            self._epoch()
+        self._finish()
+
+    def _over(self) -> bool:
+        state, trainer = self.state, self.trainer
+        if trainer.stop_reason is not None:
+            state.stopped, trainer.stop_reason = trainer.stop_reason, None
+        by_steps = self.steps is not None and state.step - state.fit_step >= self.steps
+        by_epochs = self.epochs is not None and state.epoch - state.fit_epoch >= self.epochs
+        return by_steps or by_epochs or state.stopped is not None
+
+    # -- an epoch -------------------------------------------------------------------------------------------
+
+    def _epoch(self) -> None:
+        state = self.state
+        batches = self._batches()
+        try:
+            for group in grouped(batches, self.options.accumulate, self.learner.stages):
+                self._step(group)
+                if self._over():
+                    return
+        finally:
+            getattr(batches, "close", lambda: None)()
+        if not state.epoch_steps:
+            raise ValueError(f"epoch {state.epoch} has no rows; look at the files, where() and split() of the dataset")
+        self._end_epoch()
+
+    def _batches(self) -> Iterator[Batch]:
+        """Those of a new epoch, or the rest of one that a checkpoint was saved in."""
+        if not self.state.epoch_steps and hasattr(self.train, "set_epoch"):
+            self.train.set_epoch(self.state.epoch)
+        return iter(self.train)
+
+    def _step(self, group: list[Batch]) -> None:
+        state = self.state
+        result = train_step(self.learner, group)
+        for scheduler in self.schedulers.values():
+            scheduler.step()
+        state.step, state.epoch_steps, state.rows = state.step + 1, state.epoch_steps + 1, state.rows + result.rows
+        self.window.add(result)
+        self._after(result)
+
+    def _after(self, result: StepResult) -> None:
+        """What is due after a step, in this order: record, callbacks, validation, checkpoint."""
+        state = self.state
+        if state.step % self.options.log_every == 0:
+            self.record("train", self.window.take())
+        self.trainer.callbacks.on_step(self.trainer, result)
+        self.validation.catch_up()
+        if self.validation.new_best or self.saver.due():
+            self._save()
+        self.display.step(state.step, state.rows)
+        if self.interruption.number is not None:
+            raise Interrupted
+
+    def _end_epoch(self) -> None:
+        state = self.state
+        if self.window.steps:
+            self.record("train", self.window.take())
+        state.epoch, state.epoch_steps = state.epoch + 1, 0
+        self.trainer.callbacks.call("on_epoch", self.trainer)
+        self.validation.catch_up()
+        if not self._over():
+            self._save()
+
+    def _save(self, wait: bool = False) -> None:
+        with self.window.paused():
+            self.saver.save(self.validation.found, best=self.validation.new_best, wait=wait)
+        self.validation.new_best = False
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        state, trainer = self.state, self.trainer
+        if state.finished:
+            return  # a resumed run that had come to its end
+        if self.window.steps:
+            self.record("train", self.window.take())
+        self.validation.run()
+        state.finished = True
+        ended = {"reason": state.stopped} if state.stopped else {}
+        self.record("final", {**self.validation.found, "rows": state.rows, **ended}, norms=True)
+        if state.stopped:
+            self.display.say(f"stopped at step {state.step:,}: {state.stopped}")
+        self._save(wait=True)
+        stopping = self.options.early_stopping
+        if stopping is not None and stopping.restore_best and self.saver.load_best():
+            self.display.say("the model has the weights of the best validation")
+        trainer.write_report()
+
+    def _interrupted(self) -> None:
+        self._save(wait=True)
+        self.trainer.write_report()
+        self.display.end()
+        message = f"interrupted at step {self.state.step:,}. {self._last_saved()}"
+        self.display.say(message)
+        self.interruption.reraise(message)
+
+    def _last_saved(self) -> str:
+        latest = self.saver.settled()
+        if latest is None:
+            return "Nothing was saved" + (": the Trainer has no out=" if self.trainer.run is None else "")
+        return f"{latest} is saved; go on with fit(resume='auto'), or hybridrec train ... --resume"
+
+    def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
+        """Write one more record, show it, and tell the callbacks."""
+        state, learner = self.state, self.learner
+        record: Record = {"kind": kind, "step": state.step, "epoch": state.epoch, "time": time.time(), **values}
+        if kind == "train":
+            for name, optimizer in (("lr", learner.dense), ("row_lr", learner.rows)):
+                if optimizer is not None:
+                    record[name] = float(optimizer.param_groups[0]["lr"])
+        record["tables"] = self._figures.take(norms)
+        state.records += 1
+        self.trainer.keep_record(record)
+        self.display.record(record)
+        self.trainer.callbacks.call("on_record", self.trainer, record)

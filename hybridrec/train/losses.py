@@ -1,0 +1,170 @@
+"""Losses: from a model's outputs to a number per row, and how those become the one that is minimised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridrec.types import Batch
+
+LossFunction = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss: `function(outputs, batch)` gives [B], [B, k] or a scalar; `scores` makes predictions of outputs.
+
+    `low` and `high` bound the labels, which `check_labels` looks at in every batch. `weights` gives the weight of each
+    row; None counts all alike. `metrics` are those that the Trainer keeps unless told otherwise.
+
+    >>> hinge = Loss("hinge", lambda out, batch: (1 - (2 * batch.label - 1) * out).clamp(min=0), low=0, high=1)
+    >>> hinge.scores(torch.zeros(1))
+    tensor([0.5000])
+    """
+
+    name: str
+    function: LossFunction
+    scores: Callable[[Tensor], Tensor] = torch.sigmoid
+    low: float = -torch.inf
+    high: float = torch.inf
+    weights: Callable[[Batch], Tensor | None] = lambda batch: batch.weight
+    metrics: tuple[str, ...] = ("auc", "logloss")
+    matrix: bool = False  # whether outputs of training are [B, n] for one label: no score per row to measure
+
+    def __call__(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return self.function(outputs, batch)
+
+    def check_labels(self, batch: Batch) -> None:
+        """Raise where a label is outside its range, or not a number."""
+        if batch.label is None or not batch.label.numel():
+            return
+        low, high = (float(end) for end in batch.label.aminmax())
+        if self.low <= low and high <= self.high and high < torch.inf and low > -torch.inf:
+            return
+        bad = ~((batch.label >= self.low) & (batch.label <= self.high) & batch.label.isfinite())
+        row, *column = bad.nonzero()[0].tolist()
+        name = batch.label_names[column[0] if column else 0] if batch.label_names else "label"
+        value = float(batch.label[(row, *column)])
+        raise ValueError(
+            f"label {name!r} is {value:g} in row {row} of the batch, but loss {self.name!r} takes {self._range()}; "
+            f"mend the column, or give it a transform in the schema, or choose another loss ({', '.join(LOSSES)})"
+        )
+
+    def _range(self) -> str:
+        ends = (self.low > -torch.inf, self.high < torch.inf)
+        return {(True, True): f"{self.low:g} to {self.high:g}", (True, False): f"{self.low:g} and more"}.get(
+            ends, "finite numbers"
+        )
+
+
+def label_of(outputs: Tensor, batch: Batch) -> Tensor:
+    """The labels of a batch beside its outputs, of the same shape."""
+    if batch.label is None:
+        raise ValueError("the batch has no label; name it when opening the data: label='click'")
+    if batch.label.shape != outputs.shape:
+        raise ValueError(
+            f"the model gave outputs {list(outputs.shape)} for labels {list(batch.label.shape)}; it must give a number "
+            "for each row and label"
+        )
+    return batch.label.to(outputs.device)
+
+
+def _bce(outputs: Tensor, batch: Batch) -> Tensor:
+    return F.binary_cross_entropy_with_logits(outputs, label_of(outputs, batch), reduction="none")
+
+
+def _mse(outputs: Tensor, batch: Batch) -> Tensor:
+    return F.mse_loss(outputs, label_of(outputs, batch), reduction="none")
+
+
+def _softmax(outputs: Tensor, batch: Batch) -> Tensor:
+    """Classes: outputs [B, C], labels 0 … C - 1."""
+    if batch.label is None or batch.label.dim() != 1 or outputs.dim() != 2:
+        shape = None if batch.label is None else list(batch.label.shape)
+        raise ValueError(
+            f"loss 'softmax' takes outputs [B, classes] and labels [B], got {list(outputs.shape)}, {shape}"
+        )
+    label = batch.label.to(outputs.device)
+    whole = label.long()
+    if label.numel() and (int(whole.max()) >= outputs.shape[1] or not torch.equal(whole.float(), label.float())):
+        worst = label[whole != label].tolist() or [float(label.max())]
+        raise ValueError(
+            f"label {worst[0]:g} is no class of a model with {outputs.shape[1]} outputs; classes are the whole numbers "
+            f"0 to {outputs.shape[1] - 1}"
+        )
+    return F.cross_entropy(outputs, whole, reduction="none")
+
+
+def _in_batch_softmax(outputs: Tensor, batch: Batch) -> Tensor:
+    """Row i's own item against the items of all rows: outputs [B, B]. In evaluation, [B]: as bce."""
+    if outputs.dim() == 1:
+        return _bce(outputs, batch)
+    if outputs.shape != (len(batch), len(batch)):
+        raise ValueError(
+            f"loss 'in_batch_softmax' takes outputs [B, B], got {list(outputs.shape)} for {len(batch)} rows"
+        )
+    return F.cross_entropy(outputs, torch.arange(len(outputs), device=outputs.device), reduction="none")
+
+
+def _positive(batch: Batch) -> Tensor | None:
+    """Rows that are no clicks have no item to find."""
+    if batch.label is None:
+        return batch.weight
+    chosen = (batch.label > 0).float()
+    return chosen if batch.weight is None else chosen * batch.weight
+
+
+LOSSES = {
+    "bce": Loss("bce", _bce, low=0, high=1),
+    "mse": Loss("mse", _mse, scores=lambda outputs: outputs, metrics=("rmse",)),
+    "softmax": Loss("softmax", _softmax, lambda out: out.softmax(-1), low=0, metrics=(), matrix=True),
+    "in_batch_softmax": Loss("in_batch_softmax", _in_batch_softmax, low=0, high=1, weights=_positive, matrix=True),
+}
+
+
+def make_loss(loss: str | Loss | LossFunction) -> Loss:
+    """A loss by name, or of a function of (outputs, batch), whose outputs are then taken to be logits.
+
+    >>> make_loss("mse").metrics
+    ('rmse',)
+    """
+    if isinstance(loss, Loss):
+        return loss
+    if isinstance(loss, str):
+        if loss not in LOSSES:
+            raise ValueError(f"loss is {loss!r}; valid are {', '.join(LOSSES)}, or a function of (outputs, batch)")
+        return LOSSES[loss]
+    if not callable(loss):
+        raise TypeError(f"loss is {loss!r}; it must be one of {', '.join(LOSSES)}, or a function of (outputs, batch)")
+    return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
+
+
+def weigh(loss: Loss, batch: Batch) -> tuple[Tensor | None, float]:
+    """The weight of each row of a batch, and their sum."""
+    weights = loss.weights(batch)
+    return weights, float(len(batch)) if weights is None else float(weights.sum())
+
+
+def reduce(
+    values: Tensor, weights: Tensor | None, part: float, total: float, label_weights: Tensor | None = None
+) -> Tensor:
+    """sum(w * l) / total over the rows, after the mean over labels; `part` is this batch's own sum of weights.
+
+    A scalar is a mean over this batch already, and counts by its part of the total.
+
+    >>> reduce(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 0.0]), part=1.0, total=1.0)
+    tensor(1.)
+    >>> reduce(torch.tensor(3.0), None, part=2.0, total=6.0)
+    tensor(1.)
+    """
+    values = values.float()
+    if values.dim() == 0:
+        return values * (part / total if total else 0.0)
+    if values.dim() == 2:  # [B, k]
+        values = values.mean(1) if label_weights is None else values @ label_weights.to(values)
+    summed = values.sum() if weights is None else (values * weights.to(values)).sum()
+    return summed / total if total else summed * 0.0

@@ -1,0 +1,54 @@
+"""Columns of the data that travel beside the scores as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from hybridrec.data.dataset import Dataset
+from hybridrec.data.schema import NULL_ID, Feature, Schema
+from hybridrec.types import Batch, Ragged
+
+
+def pass_through(dataset: Dataset, names: Sequence[str]) -> Iterator[pa.Table]:
+    """These columns, untransformed, in batches of the dataset's size and order.
+
+    They are read beside the features, from the columns alone. A null text comes as an empty one, a null number of a
+    float column as NaN; null whole numbers stay null.
+    """
+    features = [_raw(dataset, name) for name in names]
+    for batch in dataset.with_schema(Schema(features)):
+        yield pa.table({feature.name: _column(batch, feature) for feature in features})
+
+
+def _raw(dataset: Dataset, name: str) -> Feature:
+    if name not in dataset.schema or dataset.schema[name].cross is not None:
+        stored = [feature.name for feature in dataset.schema if feature.cross is None]
+        raise ValueError(f"no column {name!r} to pass through; the data has {', '.join(stored)}")
+    feature = dataclasses.replace(
+        dataset.schema[name], kind="extra", null="", default=None, transforms=(), weights=None, size=None
+    )
+    if pt.is_integer(feature.type):
+        return dataclasses.replace(feature, kind="id", null="id")
+    if pt.is_floating(feature.type):
+        return dataclasses.replace(feature, null="default", default=float("nan"))
+    return feature
+
+
+def _column(batch: Batch, feature: Feature) -> pa.Array:
+    if feature.kind == "id":
+        values = batch.ids.matrix(feature.name)[:, 0].numpy()
+        nulls = values == NULL_ID
+        stored = values.view(np.uint64) if feature.type == pa.uint64() else values
+        return pa.array(stored, mask=nulls).cast(feature.type, safe=False)
+    column = batch.extra[feature.name]
+    if isinstance(column, Ragged):
+        return column.to_arrow()
+    values = pa.array(column.numpy())
+    if pt.is_temporal(feature.type):  # stored as whole numbers of their width
+        values = values.cast(pa.int32() if feature.type.bit_width == 32 else pa.int64())
+    return values.cast(feature.type)

@@ -1,0 +1,154 @@
+"""A run as a file: `run.toml`, or the config.json of another run, and changes by dotted names."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hybridrec.train.options import TrainOptions, checked
+
+SECTIONS = ("data", "model", "optimizer", "row_optimizer", "train")
+DOTTED = re.compile(rf"(?P<name>({'|'.join(SECTIONS)})\.[\w.]+|loss|metrics|out)=(?P<value>.*)", re.DOTALL)
+DENSE_KINDS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
+ROW_KINDS = {
+    "rowwise_adagrad": "RowWiseAdagrad",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "sgd": "SGD",
+    "ftrl": "FTRL",
+}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which rows are trained on. `valid` is a path, or the share of the last rows to validate on."""
+
+    path: list[str] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    weight: str | None = None
+    valid: str | float | None = None
+    columns: list[str] | None = None
+    batch_size: int | None = None  # None: by the number of rows
+    shuffle: bool = True
+    seed: int = 0
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything about a run that can be written down.
+
+    >>> RunConfig.of({"data": {"label": ["click"]}, "model": {"name": "dlrm", "dim": 8}}).model
+    {'name': 'dlrm', 'dim': 8}
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    row_optimizer: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Any] = field(default_factory=dict)
+    loss: str | None = None
+    metrics: list[str] | None = None
+    out: str | None = None
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> RunConfig:
+        """The config of plain values; an unknown name is an error that lists the valid ones."""
+        made = dict(checked("the configuration", values, [each.name for each in fields(RunConfig)]))
+        for section in SECTIONS:
+            if not isinstance(made.get(section, {}), Mapping):
+                raise ValueError(f"{section} is {made[section]!r}; it must be a section: [{section}] in TOML")
+        data = dict(checked("data", made.get("data", {}), [each.name for each in fields(DataConfig)]))
+        for name in ("path", "label"):
+            if isinstance(data.get(name), str):
+                data[name] = [data[name]]
+        config = replace(RunConfig(**{**made, "data": DataConfig(**data)}))
+        config.options()  # raises where the options are wrong
+        optimizer_kind("optimizer", config.optimizer, DENSE_KINDS)
+        optimizer_kind("row_optimizer", config.row_optimizer, ROW_KINDS)
+        return config
+
+    def options(self) -> TrainOptions:
+        """The options of the Trainer: `train` without `epochs` and `steps`."""
+        valid = ["epochs", "steps", *(each.name for each in fields(TrainOptions))]
+        checked("train", self.train, valid)
+        return TrainOptions.from_json({k: v for k, v in self.train.items() if k not in ("epochs", "steps")})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML or JSON file; of a run's config.json, those that it was started with."""
+    file = Path(path)
+    try:
+        values = json.loads(file.read_text()) if file.suffix == ".json" else tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no configuration file {file}") from None
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from None
+    if "run" in values:
+        return dict(values["run"])
+    if "fit" in values:
+        raise ValueError(f"{file} is of a run that was not started by `hybridrec train`; write a run.toml for it")
+    return values
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The values with changes such as "model.dim=32" or "train.early_stopping.patience=5".
+
+    >>> with_overrides({"model": {"name": "deepfm"}}, ["model.dim=32", "loss=mse"])
+    {'model': {'name': 'deepfm', 'dim': 32}, 'loss': 'mse'}
+    """
+    made = deepcopy(dict(values))
+    for text in overrides:
+        found = DOTTED.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                f"{text!r} changes nothing known; write SECTION.NAME=VALUE, sections: {', '.join(SECTIONS)}"
+            )
+        *path, last = found["name"].split(".")
+        inner = made
+        for name in path:
+            inner[name] = dict(inner.get(name) or {})
+            inner = inner[name]
+        inner[last] = value_of(found["value"])
+    return made
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML writes it, or else the text itself.
+
+    >>> value_of("32"), value_of("[64, 32]"), value_of("cosine"), value_of("true")
+    (32, [64, 32], 'cosine', True)
+    """
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None if text == "none" else text
+
+
+def optimizer_kind(section: str, values: Mapping[str, Any], kinds: Mapping[str, str]) -> tuple[Any, dict[str, Any]]:
+    """The class that a section names, and its options, checked against what the class takes."""
+    import torch
+
+    from hybridrec import optim
+
+    name = values.get("kind", next(iter(kinds)))
+    if name not in kinds:
+        raise ValueError(f"{section}.kind is {name!r}; valid are {', '.join(kinds)}")
+    home: Any = torch.optim if kinds is DENSE_KINDS else optim
+    kind = getattr(home, kinds[name])
+    skipped = ("params", "model", "options")
+    valid = [each for each in inspect.signature(kind).parameters if each not in skipped]
+    if kinds is ROW_KINDS:
+        valid += ["overrides", "clip_row_norm", "weight_bound", "nan"]
+    options = {key: value for key, value in values.items() if key != "kind"}
+    return kind, dict(checked(section, options, ["kind", *valid]))

@@ -1,0 +1,135 @@
+"""Checkpoints of a fit: what goes in beside weights, when they are due, and how a fit goes on from one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hybridrec.train.checkpoint import Checkpoints, Contents, load
+from hybridrec.train.seeds import rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from hybridrec.train.fit import Fit
+
+VERSION = 1
+
+
+class Saver:
+    """Saves a fit into the folder of its run, and takes it up again; without a folder it does nothing."""
+
+    def __init__(self, fit: Fit) -> None:
+        self._fit = fit
+        run, options = fit.trainer.run, fit.trainer.options
+        self.checkpoints = None if run is None else Checkpoints(run.checkpoints, keep=options.keep)
+        self._last_step, self._last_time = -1, time.monotonic()
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.__exit__(*error)
+
+    def due(self) -> bool:
+        """Whether steps or minutes say that it is time."""
+        options, step = self._fit.trainer.options, self._fit.state.step
+        by_steps = options.save_every is not None and step % options.save_every == 0
+        return by_steps or time.monotonic() - self._last_time >= 60 * options.save_minutes
+
+    def save(self, metrics: Mapping[str, float] | None = None, *, best: bool = False, wait: bool = False) -> None:
+        """Save everything; refuses layers that are not finite, so that the checkpoints before stay the newest."""
+        if self.checkpoints is None:
+            return
+        step = self._fit.state.step
+        check_finite(self._fit.trainer.model, step)
+        numbers = {name: value for name, value in (metrics or {}).items() if isinstance(value, float)}
+        self.checkpoints.save(self._contents(self._state()), step, metrics=numbers, best=best, wait=wait)
+        self._last_step, self._last_time = step, time.monotonic()
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint of the run."""
+        return None if self.checkpoints is None else self.checkpoints.latest()
+
+    def settled(self) -> Path | None:
+        """The newest complete checkpoint once the one that is being written is done; its errors are told at the end."""
+        while self.checkpoints is not None and self.checkpoints.busy:
+            time.sleep(0.01)
+        return self.latest()
+
+    def resume(self, path: Path) -> None:
+        """Go on where a checkpoint was saved."""
+        contents = self._contents({})
+        load(path, contents)
+        self._load_state(contents.state)
+
+    def load_best(self) -> bool:
+        """The weights of the best checkpoint into the model; whether there is one."""
+        best = None if self.checkpoints is None else self.checkpoints.best()
+        if best is not None:
+            load(best, Contents(self._fit.trainer.model))
+        return best is not None
+
+    # -- what goes in ---------------------------------------------------------------------------------------
+
+    def _contents(self, state: dict[str, Any]) -> Contents:
+        learner = self._fit.trainer.learner
+        named = {"dense": learner.dense, "rows": learner.rows}
+        optimizers = {name: each for name, each in named.items() if each is not None}
+        return Contents(learner.model, optimizers, state)
+
+    def _state(self) -> dict[str, Any]:
+        fit = self._fit
+        data = getattr(fit.train, "state_dict", None)
+        return {
+            "version": VERSION,
+            "run": fit.state.to_json(),
+            "data": None if data is None else data(),
+            "window": fit.window.state_dict(),
+            "schedulers": {name: _plain(each.state_dict()) for name, each in fit.schedulers.items()},
+            "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},
+            "callbacks": fit.trainer.callbacks.state_dict(),
+            "rng": rng_state(),
+        }
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        fit = self._fit
+        if state.get("version") != VERSION:
+            raise ValueError(
+                f"the checkpoint was not saved by a Trainer of this version (state version {state.get('version')!r}, "
+                f"wanted {VERSION}); load its weights with hybridrec.load, and fit without resume="
+            )
+        fit.state.load(state["run"])
+        if state["data"] is not None and fit.state.epoch_steps:
+            if not hasattr(fit.train, "load_state_dict"):
+                raise ValueError(
+                    f"the checkpoint is of the middle of an epoch, and a {type(fit.train).__name__} cannot go on from "
+                    "there; train from a hybridrec Dataset"
+                )
+            fit.train.load_state_dict(state["data"])
+        fit.window.load_state_dict(state["window"])
+        for name, each in fit.schedulers.items():
+            if name in state["schedulers"]:
+                each.load_state_dict({**each.state_dict(), **state["schedulers"][name]})
+        for name, watch in fit.validation.watches.items():
+            if name in state["watches"]:
+                watch.load_state_dict(state["watches"][name])
+        fit.trainer.callbacks.load_state_dict(state["callbacks"])
+        set_rng_state(state["rng"])
+
+
+def check_finite(model: torch.nn.Module, step: int) -> None:
+    """Raise where a parameter holds a number that is not finite."""
+    for name, part in model.named_parameters():
+        if not bool(part.detach().isfinite().all()):
+            raise FloatingPointError(
+                f"parameter {name!r} holds values that are not finite after step {step}, so nothing is saved; lower "
+                "the learning rate, or clip gradients (clip_norm=1.0)"
+            )
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name != "lr_lambdas"}

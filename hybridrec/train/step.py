@@ -1,0 +1,143 @@
+"""The training loop itself. It is short so that you may copy it and make it yours.
+
+    for group in grouped(batches, accumulate):  # waits for data
+        result = train_step(learner, group)     # forward, backward, clip, update
+
+The Trainer runs just this, and adds what stands around it: metrics, validation, checkpoints, progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from hybridrec.optim import RowOptimizer, clip_grad_norm_
+from hybridrec.train.losses import Loss, reduce, weigh
+from hybridrec.train.stages import Stages
+from hybridrec.types import Batch
+
+
+@dataclass(eq=False)
+class Learner:
+    """What a step needs: the model, the loss, an optimizer for the layers and one for the rows (either may be absent).
+
+    `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
+    where batches are moved first.
+    """
+
+    model: nn.Module
+    loss: Loss
+    dense: torch.optim.Optimizer | None = None
+    rows: RowOptimizer | None = None
+    clip_norm: float | None = None
+    bf16: bool = False
+    device: torch.device | None = None
+    label_weights: Tensor | None = None
+    stages: Stages = field(default_factory=Stages)
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """The model's outputs in float32."""
+        with self._autocast():
+            return self.model(batch).float()
+
+    def _autocast(self) -> AbstractContextManager:
+        if not self.bf16:
+            return nullcontext()
+        return torch.autocast("cpu" if self.device is None else self.device.type, dtype=torch.bfloat16)
+
+    def moved(self, batch: Batch) -> Batch:
+        """The batch where the model wants it."""
+        return batch if self.device is None else batch.to(self.device, non_blocking=True)
+
+    def discard(self) -> None:
+        """Drop all gradients."""
+        for optimizer in (self.dense, self.rows):
+            if optimizer is not None:
+                optimizer.zero_grad()
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What came of a step: the mean loss, and for each batch its outputs, without gradient."""
+
+    loss: float
+    rows: int
+    weight: float
+    batches: Sequence[Batch]
+    outputs: Sequence[Tensor]
+
+
+def grouped(batches: Iterable[Batch], size: int, stages: Stages | None = None) -> Iterator[list[Batch]]:
+    """The batches `size` at a time; the last group may be smaller. Time spent here is time spent waiting for data."""
+    each = iter(batches)
+    while True:
+        if stages is not None:
+            stages.enter("data")
+        group = list(islice(each, size))
+        if stages is not None:
+            stages.enter("other")
+        if not group:
+            return
+        yield group
+
+
+def train_step(learner: Learner, group: Sequence[Batch]) -> StepResult:
+    """One update by the rows of these batches together: the gradients are those of their common (weighted) mean.
+
+    A loss that is not finite is a FloatingPointError; layers and rows are then as they were.
+    """
+    enter, outputs, loss = learner.stages.enter, [], 0.0
+    group = [learner.moved(batch) for batch in group]
+    weights = [weigh(learner.loss, batch) for batch in group]
+    total = sum(part for _, part in weights)
+    for batch, (weight, part) in zip(group, weights, strict=True):
+        enter("forward")
+        learner.loss.check_labels(batch)
+        out = learner.outputs(batch)
+        value = reduce(learner.loss(out, batch), weight, part, total, learner.label_weights)
+        loss += float(value.detach())
+        if not _finite(loss):
+            learner.discard()
+            raise FloatingPointError(_not_finite(loss, out, batch))
+        enter("backward")
+        value.backward()
+        outputs.append(out.detach())
+    enter("step")
+    update(learner)
+    enter("other")
+    return StepResult(loss, sum(map(len, group)), total, group, outputs)
+
+
+def update(learner: Learner) -> None:
+    """Clip, then update layers and rows by the gradients that are there, and drop them."""
+    dense, rows = learner.dense, learner.rows
+    if learner.clip_norm is not None:
+        clip_grad_norm_(learner.model.parameters(), [] if rows is None else rows, learner.clip_norm)
+    if dense is not None:
+        dense.step()
+        dense.zero_grad()
+    if rows is not None:
+        rows.step()
+
+
+def _finite(number: float) -> bool:
+    return number - number == 0
+
+
+def _not_finite(loss: float, outputs: Tensor, batch: Batch) -> str:
+    """What is known of a loss that is not finite."""
+    spoilt = int((~outputs.isfinite()).flatten(1 if outputs.dim() > 1 else 0).sum())
+    if batch.dense.numel() and not bool(batch.dense.isfinite().all()):
+        bad = (~batch.dense.isfinite()).any(0).nonzero()[:, 0].tolist()
+        names = [batch.dense_names[at] if batch.dense_names else str(at) for at in bad]
+        why = f"dense columns {', '.join(names)} hold values that are not finite: give them Clip() or a default"
+    elif spoilt:
+        why = "the outputs of the model are not finite: lower the learning rates, or clip gradients (clip_norm=1.0)"
+    else:
+        why = "the outputs of the model are finite: look at the loss function and the sample weights"
+    return f"the loss is {loss}; {why}. This step changed nothing"

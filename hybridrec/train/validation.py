@@ -1,0 +1,85 @@
+"""Validation during a fit: when it is due, what it finds, and what follows from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hybridrec.data.dataset import Dataset
+from hybridrec.train.curves import Curves
+from hybridrec.train.early_stopping import Watch
+from hybridrec.train.interruption import Interrupted
+from hybridrec.types import Batch
+
+if TYPE_CHECKING:
+    from hybridrec.train.fit import Fit
+
+
+class Validation:
+    """Looks at the validation data of a fit, where it has some."""
+
+    def __init__(self, fit: Fit, data: Any) -> None:
+        self._fit, self.data = fit, data
+        self.found: dict[str, float] = {}  # by the last one
+        self.new_best = False  # it is the best so far, and not saved yet
+        self.watches: dict[str, Watch] = {}
+        self._watch()
+
+    def _watch(self) -> None:
+        options, stopping = self._fit.options, self._fit.options.early_stopping
+        if self.data is None:
+            if stopping is not None:
+                raise ValueError("early_stopping needs validate=, the data to look at")
+            return
+        if stopping is not None:
+            self.watches["early_stopping"] = Watch.of(stopping)
+        usual = self._fit.trainer.main_metric(self._fit.train) if stopping is None else stopping.metric
+        self.watches["best"] = Watch(options.best or usual, "auto" if stopping is None else stopping.mode)
+
+    def catch_up(self) -> None:
+        """Validate where that is due: after so many steps, or at the end of an epoch."""
+        every, state = self._fit.options.validate_every, self._fit.state
+        if (state.epoch_steps == 0 if every is None else state.step % every == 0) and state.step > state.fit_step:
+            self.run()
+
+    def run(self) -> None:
+        """Validate, unless that was done at this step, and stop early where the options say so."""
+        fit, state = self._fit, self._fit.state
+        if self.data is None or state.validated == state.step:
+            return
+        with fit.window.paused():
+            began = time.perf_counter()
+            curves = Curves(fit.trainer.labels_of(fit.train)) if fit.learner.loss.high == 1 else None
+            self.found = fit.trainer.measured(self._watched(fresh(self.data)), fit.train, curves)
+            state.validated = state.step
+            drawn = {} if curves is None else {"calibration_curve": curves.to_json()}
+            fit.record("valid", {**self.found, "seconds": time.perf_counter() - began, **drawn}, norms=True)
+            fit.trainer.callbacks.call("on_validate", fit.trainer, self.found)
+        self.new_best |= self.watches["best"].see(self.found)
+        self._maybe_stop()
+
+    def _maybe_stop(self) -> None:
+        stopping, state = self._fit.options.early_stopping, self._fit.state
+        if stopping is None:
+            return
+        watch = self.watches["early_stopping"]
+        watch.see(self.found)
+        if watch.since >= stopping.patience:
+            best = "undefined" if watch.best is None else f"not better than {watch.best:.4f}"
+            state.stopped = f"{watch.metric} was {best} in {watch.since} validations"
+
+    def _watched(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches, until a signal comes."""
+        for batch in batches:
+            if self._fit.interruption.number is not None:
+                raise Interrupted
+            yield batch
+
+
+def fresh(data: Any) -> Any:
+    """The data from its first row on, in the same order each time, whoever else iterates it."""
+    copy = data.batch(data.batch_size) if isinstance(data, Dataset) else data
+    if hasattr(copy, "set_epoch"):
+        copy.set_epoch(0)
+    return copy

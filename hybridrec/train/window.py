@@ -1,0 +1,90 @@
+"""What happened since the last record of training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from hybridrec.metrics import MetricSet
+from hybridrec.train.evaluation import measure
+from hybridrec.train.losses import Loss
+from hybridrec.train.stages import wait_share
+from hybridrec.train.step import Learner, StepResult
+
+
+class Window:
+    """Sums up steps between two records: loss, metrics of the predictions made before each update, speed."""
+
+    def __init__(self, learner: Learner, metrics: MetricSet | None) -> None:
+        self._loss: Loss = learner.loss
+        self._stages, self._metrics = learner.stages, metrics
+        self.steps = self.rows = 0
+        self._losses = self._weight = 0.0
+        self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
+
+    def add(self, result: StepResult) -> None:
+        """A step is done."""
+        self._stages.enter("metrics")
+        self.steps, self.rows = self.steps + 1, self.rows + result.rows
+        self._losses, self._weight = self._losses + result.loss * result.weight, self._weight + result.weight
+        for outputs, batch in zip(result.outputs, result.batches, strict=True):
+            measure(self._metrics, self._loss, outputs, batch)
+        self._stages.enter("other")
+
+    def take(self) -> dict[str, Any]:
+        """The figures of this window; the next begins."""
+        self._stages.enter("metrics")
+        found = {} if self._metrics is None else self._metrics.compute()
+        self._stages.enter("other")
+        seconds, stages = time.perf_counter() - self._since, self._stages.take()
+        steps, rows = self.steps - self._untimed[0], self.rows - self._untimed[1]
+        made = {
+            "loss": self._losses / self._weight if self._weight else float("nan"),
+            **found,
+            "samples_per_s": rows / seconds,
+            "steps_per_s": steps / seconds,
+            "wait_share": wait_share(stages),
+            "stages": {name: spent / max(steps, 1) for name, spent in stages.items()},
+        }
+        self.clear()
+        return made
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within it no time counts."""
+        self._stages.enter("other")
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._since += time.perf_counter() - began
+            self._stages.skip()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.steps = self.rows = 0
+        self._losses = self._weight = 0.0
+        self._since, self._untimed = time.perf_counter(), (0, 0)
+        self._stages.take()
+        if self._metrics is not None:
+            self._metrics.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        metrics = None if self._metrics is None else self._metrics.state_dict()
+        return {
+            "steps": self.steps,
+            "rows": self.rows,
+            "losses": self._losses,
+            "weight": self._weight,
+            "metrics": metrics,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a window that was saved half-way; its time counts from now."""
+        self.clear()
+        self.steps, self.rows = self._untimed = state["steps"], state["rows"]
+        self._losses, self._weight = state["losses"], state["weight"]
+        if self._metrics is not None and state["metrics"] is not None:
+            self._metrics.load_state_dict(state["metrics"])

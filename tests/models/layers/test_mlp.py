@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hybridrec.models.layers import MLP
+
+
+def test_it_is_linear_layers_with_an_activation_between_them():
+    mlp = MLP(3, (5, 4), out=2)
+    x = torch.randn(6, 3)
+    first, second, last = (part for part in mlp if isinstance(part, nn.Linear))
+    assert torch.equal(mlp(x), last(second(first(x).relu()).relu()))
+    assert mlp.out == 2
+
+
+def test_without_out_it_ends_with_the_last_hidden_layer():
+    mlp = MLP(3, (5,))
+    assert mlp.out == 5
+    assert (mlp(torch.randn(10, 3)) >= 0).all()
+
+
+def test_without_hidden_layers_it_is_linear_or_nothing():
+    assert [type(part) for part in MLP(3, (), out=1)] == [nn.Linear]
+    x = torch.randn(2, 3)
+    assert torch.equal(MLP(3, ())(x), x)
+
+
+def test_dropout_acts_in_training_only():
+    mlp = MLP(8, (64,), dropout=0.5)
+    x = torch.ones(1, 8)
+    assert not torch.equal(mlp(x), mlp(x))
+    mlp.eval()
+    assert torch.equal(mlp(x), mlp(x))
+
+
+def test_an_unknown_activation_lists_the_known_ones():
+    with pytest.raises(ValueError, match="'swish'; valid are relu, gelu"):
+        MLP(3, (4,), activation="swish")

@@ -1,0 +1,98 @@
+"""The manifest: what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridrec.optim.rule import RowRule, StateColumn
+from hybridrec.train.checkpoint import CheckpointError, read_manifest
+from hybridrec.train.checkpoint import manifest as module
+from hybridrec.train.checkpoint.manifest import FileInfo, Manifest, to_text
+from hybridrec.train.checkpoint.table_info import TableInfo
+
+RULE = RowRule("adagrad", (StateColumn("sum", fill=0.1), StateColumn("mean", per_row=True)))
+TABLE = TableInfo("tables/a.arrow", 3, 4, "float32", None, 10, 2**64 - 1, 7, RULE, 16384, {"eviction": "LRU()"})
+MADE = Manifest(
+    12,
+    3,
+    "2026-01-01",
+    True,
+    {"auc": 0.7, "loss": None},
+    {"hybridrec": "0.1"},
+    {"a": FileInfo(5, ["ff"])},
+    {"ü": TABLE},
+)
+
+
+def put(folder: Path, **changes: Any) -> Path:
+    """A manifest with other entries, whose checksum is right nevertheless."""
+    body = {**json.loads(to_text(MADE)), **changes}
+    del body["xxh64"]
+    body["xxh64"] = module._sum(body)
+    (folder / "manifest.json").write_text(json.dumps(body))
+    return folder
+
+
+def test_it_comes_back_as_it_was(tmp_path):
+    (tmp_path / "manifest.json").write_text(to_text(MADE))
+    assert read_manifest(tmp_path) == MADE
+    assert read_manifest(put(tmp_path)) == MADE
+    assert MADE.bytes == 5
+
+
+def test_every_changed_byte_is_noticed(tmp_path):
+    text = to_text(MADE).encode()
+    for place in range(len(text) - 1):  # the last is the end of the line
+        spoiled = bytearray(text)
+        spoiled[place] ^= 1
+        (tmp_path / "manifest.json").write_bytes(spoiled)
+        try:
+            assert read_manifest(tmp_path) == MADE, f"byte {place} changed the content"  # a space may be another
+        except CheckpointError:
+            continue
+
+
+def test_every_cut_is_noticed(tmp_path):
+    text = to_text(MADE).encode()
+    for length in range(0, len(text) - 2, 7):
+        (tmp_path / "manifest.json").write_bytes(text[:length])
+        with pytest.raises(CheckpointError, match=r"manifest.json is damaged \(.*\); load another checkpoint"):
+            read_manifest(tmp_path)
+
+
+def test_a_newer_format_is_named_with_who_wrote_it(tmp_path):
+    put(tmp_path, version=2, versions={"hybridrec": "7.5"}, something="new")
+    with pytest.raises(
+        CheckpointError,
+        match=r"has format version 2, and this hybridrec reads up to 1; it was written by "
+        r"hybridrec 7.5: install that version or a later one",
+    ):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "zip"}, "is not the manifest of a checkpoint: its format is not 'hybridrec-checkpoint'"),
+        ({"version": "1"}, "version is '1'; it must be a whole number from 1 on"),
+        ({"colour": 1, "smell": 2}, "has unknown entries colour, smell; valid are best, created"),
+        ({"tables": {"a": {}}}, "is not what version 1 writes"),
+        ({"files": None}, "is not what version 1 writes"),
+    ],
+)
+def test_what_it_is_not_is_named(changes, message, tmp_path):
+    with pytest.raises(CheckpointError, match=message):
+        read_manifest(put(tmp_path, **changes))
+
+
+def test_a_folder_of_checkpoints_is_told_from_one(tmp_path):
+    (tmp_path / "step-000000012").mkdir()
+    put(tmp_path / "step-000000012")
+    with pytest.raises(CheckpointError, match=r"has no manifest.json, .*; it holds step-000000012: give one of them"):
+        read_manifest(tmp_path)
+    with pytest.raises(CheckpointError, match="give a folder such as runs/a/checkpoints/step-"):
+        read_manifest(tmp_path / "nothing")

@@ -1,0 +1,207 @@
+"""A fit that is cut off and taken up again ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hybridrec.train import Callback, EarlyStopping, Schedule, TrainOptions
+from tests.train.clicks import QUIET, assert_same, dataset, model_of, numbers_of, trainer_of, weights
+
+
+class StopAt(Callback):
+    """Raises, as a crash would, after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, trainer, result):
+        if trainer.step == self.step:
+            raise ConnectionError("the power is gone")
+
+
+FULL = replace(
+    QUIET,
+    save_every=7,
+    keep=2,
+    clip_norm=1.0,
+    schedule=Schedule("cosine", warmup=5),
+    row_schedule=Schedule("linear"),
+    early_stopping=EarlyStopping("auc", patience=5),
+    log_every=6,
+)
+PLAIN = replace(FULL, early_stopping=None)  # for fits without validation
+
+
+def train_of(rows: int = 2000):
+    return dataset(rows).shuffle(seed=3)
+
+
+def dropout_trainer(out, options: TrainOptions = FULL, callbacks=()):
+    ds = train_of()
+    return trainer_of(ds, model_of(ds, dropout=0.3), out=out, options=options, callbacks=callbacks)
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "crash"), [(1, 6), (1, 7), (1, 13), (1, 20), (1, 21), (1, 39), (3, 6), (3, 7), (3, 13), (3, 20)]
+)
+def test_a_crash_at_any_step_changes_nothing(tmp_path, accumulate, crash):
+    """20 batches an epoch, 3 epochs: before the first save, mid-epoch, at a save, at an epoch's end."""
+    options = replace(FULL, accumulate=accumulate)
+    last = {1: 60, 3: 21}[accumulate]
+    train, valid = train_of(), dataset(500)
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train, valid, epochs=3)
+    assert left_alone.step == last
+
+    with pytest.raises(ConnectionError):
+        dropout_trainer(tmp_path / "b", options, [StopAt(crash)]).fit(train_of(), valid, epochs=3)
+    resumed = dropout_trainer(tmp_path / "b", options)
+    resumed.fit(train_of(), valid, epochs=3, resume="auto")
+    assert resumed.step == last
+    assert_same(weights(left_alone.model), weights(resumed.model))
+    assert numbers_of(left_alone) == numbers_of(resumed)
+    assert [json.loads(line)["step"] for line in (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()] == [
+        record["step"] for record in left_alone.history
+    ]
+
+
+def test_a_crash_with_validation_by_steps_changes_nothing(tmp_path):
+    options = replace(FULL, validate_every=5, save_every=5)
+    train, valid = train_of(), dataset(500)
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train, valid, steps=33)
+    with pytest.raises(ConnectionError):
+        dropout_trainer(tmp_path / "b", options, [StopAt(18)]).fit(train_of(), valid, steps=33)
+    resumed = dropout_trainer(tmp_path / "b", options)
+    resumed.fit(train_of(), valid, steps=33, resume="auto")
+    assert_same(weights(left_alone.model), weights(resumed.model))
+    assert numbers_of(left_alone) == numbers_of(resumed)
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path):
+    trainer = dropout_trainer(tmp_path / "a", PLAIN)
+    trainer.fit(train_of(), epochs=1)
+    before, records = weights(trainer.model), numbers_of(trainer)
+    again = dropout_trainer(tmp_path / "a", PLAIN)
+    again.fit(train_of(), epochs=1, resume="auto")
+    assert again.step == 20
+    assert_same(weights(again.model), before)
+    assert numbers_of(again) == records
+
+
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path):
+    options = replace(PLAIN, schedule=Schedule(), row_schedule=Schedule())
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train_of(), epochs=2)
+    dropout_trainer(tmp_path / "b", options).fit(train_of(), epochs=1)
+    more = dropout_trainer(tmp_path / "b", options)
+    more.fit(train_of(), epochs=2, resume="auto")
+    assert more.step == 40
+    assert_same(weights(left_alone.model), weights(more.model))
+
+
+def test_resume_auto_without_a_checkpoint_begins(tmp_path):
+    trainer = dropout_trainer(tmp_path / "a", PLAIN)
+    trainer.fit(train_of(), steps=3, resume="auto")
+    assert trainer.step == 3
+
+
+def test_another_run_is_not_written_over(tmp_path):
+    dropout_trainer(tmp_path / "a", PLAIN).fit(train_of(), steps=8)
+    with pytest.raises(ValueError, match=r"holds a run already .*step-000000008.*resume='auto'"):
+        dropout_trainer(tmp_path / "a", PLAIN).fit(train_of(), steps=8)
+
+
+def test_resume_needs_a_folder():
+    ds = train_of()
+    with pytest.raises(ValueError, match="give the Trainer out="):
+        trainer_of(ds).fit(ds, resume="auto")
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, capsys):
+    class Press(Callback):
+        def on_step(self, trainer, result):
+            if trainer.step == 11:
+                signal.raise_signal(signal.SIGINT)
+
+    options = replace(PLAIN, progress="lines")
+    left_alone = dropout_trainer(tmp_path / "a", PLAIN)
+    left_alone.fit(train_of(), epochs=1)
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted at step 11"):
+        dropout_trainer(tmp_path / "b", options, [Press()]).fit(train_of(), epochs=1)
+    assert "step-000000011 is saved; go on with fit(resume='auto')" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = dropout_trainer(tmp_path / "b", PLAIN)
+    resumed.fit(train_of(), epochs=1, resume="auto")
+    assert_same(weights(left_alone.model), weights(resumed.model))
+
+
+def test_ctrl_c_during_a_validation_is_taken_up_with_that_validation(tmp_path):
+    class Slow:
+        """Validation data during whose iteration the signal comes."""
+
+        def __init__(self, ds) -> None:
+            self.ds, self.schema = ds, ds.schema
+
+        def __iter__(self):
+            for batch in self.ds:
+                signal.raise_signal(signal.SIGINT)
+                yield batch
+
+    valid = dataset(500)
+    left_alone = dropout_trainer(tmp_path / "a")
+    left_alone.fit(train_of(), valid, epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        dropout_trainer(tmp_path / "b").fit(train_of(), Slow(valid), epochs=2)
+    resumed = dropout_trainer(tmp_path / "b")
+    resumed.fit(train_of(), valid, epochs=2, resume="auto")
+    assert_same(weights(left_alone.model), weights(resumed.model))
+    assert numbers_of(left_alone) == numbers_of(resumed)
+
+
+PROGRAM = """
+import sys
+import torch
+from hybridrec.train.seeds import seed_everything
+from tests.train.test_resume import FULL, dataset, replace, dropout_trainer
+torch.set_num_threads(1)
+options = replace(FULL, save_every=10, deterministic=True)
+trainer = dropout_trainer(sys.argv[1], options)
+print("begin", flush=True)
+ds = dataset(30_000, batch_size=100).shuffle(seed=3)
+trainer.fit(ds, dataset(500), epochs=1, resume="auto")
+"""
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_random_steps_and_resumed_ends_bit_for_bit_as_one_left_alone(tmp_path):
+    command = [sys.executable, "-c", PROGRAM]
+    root = Path(__file__).parents[2]
+    subprocess.run([*command, str(tmp_path / "a")], check=True, cwd=root, timeout=120)
+    kills = 0
+    for wait in (0.4, 1.1, 0.7, 1.9, 1.3):
+        with subprocess.Popen([*command, str(tmp_path / "b")], cwd=root, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begin\n"
+            time.sleep(wait)
+            process.kill()
+        kills += process.returncode == -signal.SIGKILL
+    assert kills >= 3, "the process was too quick to be killed"
+    subprocess.run([*command, str(tmp_path / "b")], check=True, cwd=root, timeout=120)
+
+    found = []
+    for name in "ab":
+        trainer = dropout_trainer(tmp_path / name)
+        trainer.fit(dataset(30_000, batch_size=100).shuffle(seed=3), dataset(500), epochs=1, resume="auto")
+        assert trainer.step == 300
+        found.append((weights(trainer.model), numbers_of(trainer)))
+    assert_same(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
