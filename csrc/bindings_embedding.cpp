@@ -153,6 +153,11 @@ void bind_tables(nb::module_& m) {
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(t.rows.state(k).at(at<const uint32_t>(slots)[i]), at<const float>(in) + i * width, 4 * width);
       }, "k"_a, "slots"_a, "n"_a, "values"_a)
+      .def("write", [](Table& t, uint64_t first, int64_t n, Address rows, const std::vector<Address>& states) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(t.lock());
+        t.rows.write(first, n, at<const uint8_t>(rows), all_at<const float>(states));
+      }, "first"_a, "n"_a, "rows"_a, "states"_a)
       .def("changing_all", [](Table& t) {
         nb::gil_scoped_release release;
         std::unique_lock lock(t.lock());
@@ -278,6 +283,17 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.erase(at<const int64_t>(ids), n);
       }, "ids"_a, "n"_a)
+      .def("reserve_empty", [](HashTable& self, uint64_t rows) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        self.changing_all();
+        self.reserve_empty(rows);
+      }, "rows"_a)
+      .def("append", [](HashTable& self, Address ids, Address touched, Address counts, int64_t n) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        return self.append(at<const int64_t>(ids), at<const int64_t>(touched), at<const int64_t>(counts), n);
+      }, "ids"_a, "touched"_a, "counts"_a, "n"_a)
       .def("clear", [](HashTable& self) {
         std::unique_lock lock(self.lock());
         self.clear();
@@ -304,10 +320,10 @@ void bind_capture(nb::module_& m) {
       }, "table"_a)
       .def_prop_ro("slots", [](const Capture& self) { return self.records().slots; })
       .def_prop_ro("kept_bytes", &Capture::kept_bytes)
-      .def("live", [](const Capture& self, uint64_t first, uint64_t last) {
+      .def("used", [](const Capture& self, uint64_t first, uint64_t last) {
         std::vector<uint32_t> slots;
         for (uint64_t slot = first; slot < std::min(last, self.records().slots); ++slot)
-          if (self.records().live(static_cast<uint32_t>(slot))) slots.push_back(static_cast<uint32_t>(slot));
+          if (self.records().used(static_cast<uint32_t>(slot))) slots.push_back(static_cast<uint32_t>(slot));
         return owned<Slots>(std::move(slots));
       }, "first"_a, "last"_a)
       .def("records", [](const Capture& self, Address slots, int64_t n, Address ids, Address touched, Address counts) {

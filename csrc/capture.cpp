@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <shared_mutex>
-#include <stdexcept>
 
 #include "table.h"
 
@@ -11,19 +10,19 @@ namespace hybridrec {
 
 Capture::Capture(std::shared_ptr<Table> table) : table_(std::move(table)) {
   std::unique_lock lock(table_->lock());
-  if (table_->capture) throw std::invalid_argument("the table has a capture already; close that first");
   records_ = table_->copy_records();
   for (int k = 0; k < table_->rows.states(); ++k) widths_.push_back(table_->rows.width(k));
   kept_row_ = table_->rows.row_bytes() + table_->rows.state_bytes();
   place_pages_ = Pages(4 * records_.slots);
   places_ = reinterpret_cast<uint32_t*>(place_pages_.data());
   blocks_.reserve(records_.slots / kBlockRows + 1);
-  table_->capture = this;
+  table_->captures.push_back(this);
 }
 
 Capture::~Capture() {
   std::unique_lock lock(table_->lock());
-  table_->capture = nullptr;
+  auto& captures = table_->captures;
+  captures.erase(std::find(captures.begin(), captures.end(), this));
 }
 
 void Capture::keep(const uint32_t* slots, int64_t n) {

@@ -19,9 +19,8 @@ struct Records {
   uint64_t slots = 0;
   int64_t stride = 0;
   Pages data;
-  int64_t oldest = 0;  // a row touched before has expired
 
-  bool live(uint32_t slot) const;
+  bool used(uint32_t slot) const;  // by a row; one that has expired is there until it is removed
   int64_t id(uint32_t slot) const;
   uint32_t touched(uint32_t slot) const;
   uint32_t count(uint32_t slot) const;  // 0 where the table does not count

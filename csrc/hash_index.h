@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +20,7 @@
 #endif
 
 #include "rows.h"
+#include "thread_pool.h"
 
 namespace hybridrec {
 
@@ -134,6 +136,42 @@ class HashIndex {
     Stripe& stripe = stripes_[hash >> shift_];
     if (stripe.used >= stripe.limit()) grow(stripe, keys);
     put(stripe, hash, slot);
+  }
+
+  // Room for so many entries in an empty index, spread over the stripes by chance.
+  void reserve(uint64_t entries) {
+    const double mean = static_cast<double>(entries) / static_cast<double>(stripes_.size());
+    const auto likely = static_cast<uint32_t>(mean + 4 * std::sqrt(mean));
+    for (Stripe& stripe : stripes_) {
+      while (stripe.limit() < likely) {  // only the size is found here
+        stripe.count = larger(stripe);
+        stripe.buckets.reset(new Bucket[1]);
+      }
+      if (!stripe.empty()) stripe.buckets.reset(new Bucket[stripe.count]());
+    }
+  }
+
+  // Inserts ids[i] for slot first + i, all n, on all threads. The position of one that was there before, or -1.
+  template <typename Keys>
+  int64_t append(const int64_t* ids, int64_t n, uint32_t first, const Keys& keys) {
+    const size_t stripes = stripes_.size();
+    std::vector<int64_t> ends(stripes + 1, 0);
+    for (int64_t i = 0; i < n; ++i) ++ends[(hash_id(ids[i]) >> shift_) + 1];
+    for (size_t s = 0; s < stripes; ++s) ends[s + 1] += ends[s];
+    std::vector<uint32_t> order(n);
+    std::vector<int64_t> next(ends.begin(), ends.end() - 1);
+    for (int64_t i = 0; i < n; ++i) order[next[hash_id(ids[i]) >> shift_]++] = static_cast<uint32_t>(i);
+    std::atomic<int64_t> twice{-1};
+    ThreadPool::instance().run(static_cast<int64_t>(stripes), [&](int64_t s, int) {
+      for (int64_t at = ends[s]; at < ends[s + 1]; ++at) {
+        constexpr int64_t kApart = 16;
+        if (at + kApart < ends[s + 1]) prefetch(ids[order[at + kApart]]);
+        const uint32_t i = order[at];
+        if (find(ids[i], keys) != kMissing) twice = i;
+        else insert(ids[i], first + i, keys);
+      }
+    });
+    return twice;
   }
 
   // Of an id that is there, in this slot.

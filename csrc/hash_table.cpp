@@ -19,6 +19,7 @@ constexpr uint64_t kMostRows = 0xFFFFFFFEull;
 constexpr uint32_t kFree = 0xFFFFFFFFu;       // `touched` in the record of a slot that no row has
 constexpr uint32_t kMostCount = 0xFFFF0000u;  // counts stop here, with room for what threads at work add meanwhile
 constexpr size_t kAhead = 8;                  // ids between a fetch and its use
+constexpr int64_t kAppended = 1 << 16;        // records that one task writes
 
 constexpr int64_t kUncounted = 12, kCounted = 16;  // bytes of a record
 
@@ -382,7 +383,7 @@ std::vector<uint32_t> HashTable::live() const {
 }
 
 Records HashTable::copy_records() const {
-  Records copy{given_, stride_, Pages(given_ * stride_), int64_t{clock()} - lifetime_};
+  Records copy{given_, stride_, Pages(given_ * stride_)};
   const uint64_t slab = uint64_t{1} << kSlabBits;
   ThreadPool::instance().run(static_cast<int64_t>((given_ + slab - 1) / slab), [&](int64_t number, int) {
     const uint64_t first = number * slab, count = std::min(slab, given_ - first);
@@ -391,7 +392,7 @@ Records HashTable::copy_records() const {
   return copy;
 }
 
-bool Records::live(uint32_t slot) const { return stride == 0 || (touched(slot) != kFree && touched(slot) >= oldest); }
+bool Records::used(uint32_t slot) const { return stride == 0 || touched(slot) != kFree; }
 
 int64_t Records::id(uint32_t slot) const { return stride ? id_in(data.data() + slot * stride) : slot; }
 
@@ -420,6 +421,31 @@ void HashTable::erase(const int64_t* ids, int64_t n) {
     const uint32_t slot = index_.find(ids[i], Keys{records()});
     if (slot != kMissing) remove(slot);
   }
+}
+
+void HashTable::reserve_empty(uint64_t rows) {
+  clear();
+  if (rows > this->rows.most()) throw std::length_error("more rows are to be restored than the capacity");
+  reserve(rows);
+  index_.reserve(rows);
+}
+
+int64_t HashTable::append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n) {
+  reserve(given_ + n);
+  const uint64_t first = given_;
+  ThreadPool& pool = ThreadPool::instance();
+  pool.run((n + kAppended - 1) / kAppended, [&](int64_t task, int) {
+    for (int64_t i = task * kAppended; i < std::min(n, (task + 1) * kAppended); ++i) {
+      const auto slot = static_cast<uint32_t>(first + i);
+      set_id(records().at(slot), ids[i]);
+      set_score(slot, static_cast<uint32_t>(touched[i]), counts ? static_cast<uint32_t>(counts[i]) : 1);
+    }
+  });
+  const int64_t twice = index_.append(ids, n, static_cast<uint32_t>(first), Keys{records()});
+  given_ += n;
+  size_ += n;
+  if (twice >= 0) clear();
+  return twice;
 }
 
 void HashTable::clear() {

@@ -69,6 +69,11 @@ class HashTable : public Table {
   // Slots that belong to their id no longer become kMissing, counted as dropped gradients; returns how many.
   int64_t verify(const IdSpan& span);
 
+  // Bulk restore: room for so many rows in a table that is emptied first; then rows at the next slots, which the caller
+  // gives their values; counts may be null, for 1 each. The position of an id that was there before, and then the table is empty; else -1.
+  void reserve_empty(uint64_t rows);
+  int64_t append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n);
+
   std::vector<uint32_t> live() const;  // slots in ascending order of id, without expired rows
   // Of live slots.
   int64_t id_of(uint32_t slot) const;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 
@@ -130,6 +131,20 @@ void Rows::init_all() {
     std::vector<int64_t> ids(n);
     for (int64_t i = 0; i < n; ++i) slots[i] = static_cast<uint32_t>(ids[i] = start + i);
     kernels().init_rows(spec_, column(), slots.data(), ids.data(), n);
+  });
+}
+
+void Rows::write(uint64_t first, int64_t n, const uint8_t* values, const std::vector<const float*>& states) {
+  ThreadPool::instance().run((n + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    const int64_t start = task * kRowsPerTask, stop = std::min(start + kRowsPerTask, n);
+    for (int64_t i = start; i < stop; ++i)
+      std::memcpy(column().at(static_cast<uint32_t>(first + i)), values + i * row_bytes(), row_bytes());
+    for (int k = 0; k < this->states(); ++k)
+      for (int64_t i = start; i < stop; ++i) {
+        auto* to = reinterpret_cast<float*>(state(k).at(static_cast<uint32_t>(first + i)));
+        if (states[k]) std::memcpy(to, states[k] + i * widths_[k], 4 * widths_[k]);
+        else std::fill(to, to + widths_[k], fills_[k]);
+      }
   });
 }
 

@@ -80,6 +80,8 @@ class Rows {
   // Gives rows `slots` the initial values of `ids`, and their state its fill. Uses the thread pool.
   void init(const uint32_t* slots, const int64_t* ids, int64_t n);
   void init_all();  // slot == id, every row
+  // Rows [first, first + n), values in their own type and state as it is, null for its fill. Uses the thread pool.
+  void write(uint64_t first, int64_t n, const uint8_t* values, const std::vector<const float*>& states);
 
   int64_t row_bytes() const { return spec_.row_bytes(); }
   int64_t state_bytes() const;                // of one row

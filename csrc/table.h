@@ -36,15 +36,15 @@ class Table {
 
   // Whoever changes rows says so first.
   void changing(const uint32_t* slots, int64_t n) {
-    if (capture) capture->keep(slots, n);
+    for (Capture* capture : captures) capture->keep(slots, n);
   }
   void changing_all() {
-    if (capture) capture->keep_all();
+    for (Capture* capture : captures) capture->keep_all();
   }
   void fill(const Born& born);  // with their initial values, before anyone reads them
 
   Rows rows;
-  Capture* capture = nullptr;
+  std::vector<Capture*> captures;  // that are not closed
 
  private:
   mutable std::shared_mutex lock_;

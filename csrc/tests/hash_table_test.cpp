@@ -333,5 +333,32 @@ TEST("rules that cannot be are refused by name") {
   CHECK_THROWS(std::invalid_argument, eviction_kind("fifo"), "none, lru, lfu or ttl, not fifo");
 }
 
+TEST("rows appended in bulk are found, lie in the order given, and twice the same id is refused") {
+  HashTable table(spec(), policy(200'000, Eviction::Lfu));
+  std::vector<int64_t> ids, touched, counts;
+  for (int64_t i = 0; i < 150'000; ++i) {
+    ids.push_back(i * 7919 % 1'000'003 - 500'000);
+    touched.push_back(i % 9);
+    counts.push_back(i % 5 + 1);
+  }
+  table.reserve_empty(ids.size());
+  for (size_t first : {size_t{0}, size_t{100'000}}) {
+    const auto n = static_cast<int64_t>(first == 0 ? 100'000 : ids.size() - first);
+    CHECK(table.append(ids.data() + first, touched.data() + first, counts.data() + first, n) == -1);
+  }
+  const auto slots = look(table, ids);
+  bool same = table.size() == static_cast<int64_t>(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i)
+    same &= slots[i] == i && table.touched(slots[i]) == touched[i] && table.count(slots[i]) == counts[i];
+  CHECK(same);
+  train(table, {{5'000'000, ids[3]}});  // goes on as usual
+  CHECK(table.size() == static_cast<int64_t>(ids.size()) + 1);
+
+  const std::vector<int64_t> twice{1, 2, 1};
+  table.reserve_empty(3);
+  CHECK(table.append(twice.data(), touched.data(), nullptr, 3) == 2 && table.size() == 0);
+  CHECK_THROWS(std::length_error, table.reserve_empty(200'001), "more rows are to be restored than the capacity");
+}
+
 }  // namespace
 }  // namespace hybridrec

@@ -27,15 +27,14 @@ class NativeCapture(Capture):
 
     def __init__(self, store: NativeStore) -> None:
         self._store = store
-        self._native: _native.Capture | None = _native.Capture(store.native)
-        super().__init__(store.clock, store.rule, store.sketch())
+        native = _native.Capture(store.native)
+        self._native: _native.Capture | None = native
+        super().__init__(store.clock, store.rule, store.sketch(), native.slots)
 
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
         assert self._native is not None, "this capture is closed"
-        for first in range(0, self._native.slots, size):
-            slots = torch.from_numpy(self._native.live(first, first + size))
-            if len(slots):
-                yield self._read(slots)
+        for first in range(0, max(self._native.slots, 1), size):
+            yield self._read(torch.from_numpy(self._native.used(first, first + size)))
 
     def _read(self, slots: Tensor) -> RowData:
         assert self._native is not None, "this capture is closed"

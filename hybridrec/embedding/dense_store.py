@@ -9,9 +9,8 @@ from hybridrec import _native
 from hybridrec.embedding.initial import initial_rows
 from hybridrec.embedding.native_store import NativeStore, row_spec
 from hybridrec.embedding.out_of_range import resolve
-from hybridrec.embedding.store import RowData, Slots, Snapshot
+from hybridrec.embedding.store import Capture, Slots
 from hybridrec.embedding.table import Table
-from hybridrec.optim.rule import RowRule
 
 
 class DenseStore(NativeStore):
@@ -71,22 +70,18 @@ class DenseStore(NativeStore):
     def ids(self) -> Tensor:
         return torch.arange(len(self))
 
-    def snapshot(self) -> Snapshot:
-        state = {name: self.state(name).clone() for name in self._state_names()}
-        return Snapshot(RowData(self.ids(), self.weight.clone(), state), self._clock, self.rule)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        self._take(snapshot.rule)
-        self.check(*snapshot.data)
+    def refill(self, held: Capture) -> None:
+        self._take(held.rule)
         self.native.changing_all()
-        self.weight.copy_(snapshot.data.rows)
-        for name, values in snapshot.data.state.items():
-            self.state(name).copy_(values)
-        self._clock = snapshot.clock
-
-    def _take(self, rule: RowRule | None) -> None:
-        if rule != self.rule:
-            self.detach() if rule is None else self.attach(rule)
+        if held.most < len(self):
+            self.clear()
+        for part in held.chunks():
+            self.check(*part)
+            if len(part.ids) and torch.equal(part.ids, torch.arange(len(part.ids)) + part.ids[0]):
+                self._write(int(part.ids[0]), part)
+            else:
+                self.load(*part)
+        self._clock = held.clock
 
     def erase(self, ids: Tensor) -> None:
         key = _native.table_key(self.table.name, self.seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 from hybridrec import _native
 from hybridrec.embedding.native_store import NativeStore, row_spec
 from hybridrec.embedding.policies import LFU, LRU, TTL, MinCount, Probability
-from hybridrec.embedding.store import RowData, Slots, Snapshot
+from hybridrec.embedding.store import Capture, RowData, Slots
 from hybridrec.embedding.table import Table
 
 
@@ -114,18 +114,29 @@ class HashStore(NativeStore):
         sketch = self.native.sketch()
         return None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self.export(), self.clock, self.rule, self.sketch())
+    def refill(self, held: Capture) -> None:
+        self._take(held.rule)
+        try:
+            self.native.reserve_empty(held.most)
+            for part in held.chunks():
+                self._append(part, held)
+        except BaseException:
+            self.native.clear()
+            raise
+        self.native.clock = held.clock
+        if held.sketch is not None:
+            self.native.set_sketch(held.sketch.numpy().tobytes())
 
-    def restore(self, snapshot: Snapshot) -> None:
-        self.check(snapshot.data.ids, snapshot.data.rows, None, snapshot.data.touched, snapshot.data.counts)
-        self.clear()
-        if snapshot.rule != self.rule:
-            self.detach() if snapshot.rule is None else self.attach(snapshot.rule)
-        self.native.clock = snapshot.clock
-        self.load(*snapshot.data)
-        if snapshot.sketch is not None:
-            self.native.set_sketch(snapshot.sketch.numpy().tobytes())
+    def _append(self, part: RowData, held: Capture) -> None:
+        self.check(*part)
+        first, ids = len(self.native), part.ids.contiguous()
+        touched = torch.full_like(ids, held.clock) if part.touched is None else part.touched.long().contiguous()
+        counts = part.counts if part.counts is None else part.counts.long().contiguous()
+        of_counts = 0 if counts is None else counts.data_ptr()  # 1 each
+        twice = self.native.append(ids.data_ptr(), touched.data_ptr(), of_counts, len(ids))
+        if twice >= 0:
+            raise ValueError(f"table {self.table.name!r}: id {int(ids[twice])} is there twice; each may come once")
+        self._write(first, part)
 
     def erase(self, ids: Tensor) -> None:
         ids = self.checked(ids)

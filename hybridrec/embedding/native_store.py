@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.embedding.capture import NativeCapture
-from hybridrec.embedding.store import Capture, RowData, Slots, Store
+from hybridrec.embedding.store import Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 
@@ -83,6 +83,31 @@ class NativeStore(Store):
 
     def capture(self) -> Capture:
         return NativeCapture(self)
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything, as it lies in memory."""
+        with self.capture() as now:
+            parts = list(now.chunks())
+            touched, counts = ([getattr(part, name) for part in parts] for name in ("touched", "counts"))
+            data = RowData(
+                torch.cat([part.ids for part in parts]),
+                torch.cat([part.rows for part in parts]),
+                {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state},
+                None if touched[0] is None else torch.cat(touched),
+                None if counts[0] is None else torch.cat(counts),
+            )
+            return Snapshot(data, now.clock, now.rule, now.sketch)
+
+    def _take(self, rule: RowRule | None) -> None:
+        if rule != self.rule:
+            self.detach() if rule is None else self.attach(rule)
+
+    def _write(self, first: int, part: RowData) -> None:
+        """Give the rows from slot `first` on these values, and state that is not among them its fill."""
+        rows, columns = part.rows.to(self.dtype).contiguous(), self.rule.state if self.rule else ()
+        given = {name: values.float().contiguous() for name, values in part.state.items()}
+        states = [given[c.name].data_ptr() if c.name in given else 0 for c in columns]
+        self.native.write(first, len(rows), rows.data_ptr(), states)
 
     def sketch(self) -> Tensor | None:
         """Counts of ids that are not yet let in, uint8, where the table has them."""

@@ -14,7 +14,7 @@ from hybridrec.data.hashing import xxh64
 from hybridrec.embedding.initial import initial_rows
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.policies import LFU, TTL, MinCount, Probability
-from hybridrec.embedding.store import MISSING, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.store import MISSING, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox import reference as philox
 from hybridrec.ops.row_update.reference import update_rows
@@ -208,6 +208,16 @@ class ReferenceStore(Store):
             new = {id: 1 for id in ids.tolist() if not self._live(id)}
             self._admit(new, kept=set(ids.tolist()))
             self._saw(new)
+        self._put(ids, rows, state, touched, counts)
+
+    def _put(
+        self,
+        ids: Tensor,
+        rows: Tensor,
+        state: Mapping[str, Tensor] | None,
+        touched: Tensor | None,
+        counts: Tensor | None,
+    ) -> None:
         for place, id in enumerate(ids.tolist()):
             kept = {name: column[place].clone() for name, column in (state or {}).items()}
             clock = self._clock if touched is None else int(touched[place])
@@ -215,16 +225,18 @@ class ReferenceStore(Store):
             self._rows[id] = Row(rows[place].to(self.dtype), self._fresh_state() | kept, clock, count)
 
     def snapshot(self) -> Snapshot:
+        data = self.read(torch.tensor(sorted(self._rows), dtype=torch.int64))
         ids = torch.tensor(sorted(self._seen), dtype=torch.int64)
         seen = torch.tensor([self._seen[id] for id in ids.tolist()], dtype=torch.int64)
-        return Snapshot(self.export(), self._clock, self.rule, torch.stack([ids, seen]))
+        return Snapshot(data, self._clock, self.rule, torch.stack([ids, seen]))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def refill(self, held: Capture) -> None:
         self.clear()
-        self.rule, self._clock = snapshot.rule, snapshot.clock
-        self.load(*snapshot.data)
-        if snapshot.sketch is not None:
-            self._seen = Counter(dict(zip(*snapshot.sketch.tolist(), strict=True)))
+        self.rule, self._clock = held.rule, held.clock
+        for part in held.chunks():
+            self._put(*part)
+        if held.sketch is not None:
+            self._seen = Counter(dict(zip(*held.sketch.tolist(), strict=True)))
 
     def erase(self, ids: Tensor) -> None:
         for id in ids.tolist():

@@ -84,17 +84,17 @@ def save(home: Home, prefix: str, state: MutableMapping[str, Tensor]) -> None:
 def _parts(home: Home) -> dict[str, Tensor]:
     if isinstance(home, DenseStore | TableWeight):
         return {"weight": home.weight.detach()}
-    held = home.snapshot()
-    data = held.data
+    assert isinstance(home, HashStore), "a dynamic table"
+    data = home.export()
     parts = {
         "ids": data.ids,
         "weight": data.rows,
         "touched": data.touched,
         "counts": data.counts,
-        "sketch": held.sketch,
+        "sketch": home.sketch(),
     }
     given = {name: part for name, part in parts.items() if part is not None}
-    return given | {"clock": torch.tensor(held.clock)}
+    return given | {"clock": torch.tensor(home.clock)}
 
 
 def misfit(table: Table, parts: Mapping[str, Tensor]) -> str | None:

@@ -60,16 +60,20 @@ class Snapshot:
 
 
 class Capture(ABC):
-    """What a store held at one moment, to be read once, in the order its rows lie in; `close` it when done."""
+    """What a store held at one moment, to be read once, in the order its rows lie in; `close` it when done.
 
-    def __init__(self, clock: int, rule: RowRule | None, sketch: Tensor | None) -> None:
+    Rows that have expired are among them as long as they take room. There are at most `most` rows.
+    """
+
+    def __init__(self, clock: int, rule: RowRule | None, sketch: Tensor | None, most: int) -> None:
         self.clock = clock
         self.rule = rule
         self.sketch = sketch
+        self.most = most
 
     @abstractmethod
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
-        """All rows, at most `size` at a time."""
+        """All rows, at most `size` at a time; where there are none, one chunk without rows."""
 
     @abstractmethod
     def close(self) -> None:
@@ -86,15 +90,14 @@ class CopiedCapture(Capture):
     """A copy of all rows."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.clock, snapshot.rule, snapshot.sketch)
+        super().__init__(snapshot.clock, snapshot.rule, snapshot.sketch, len(snapshot.data.ids))
         self._data = snapshot.data
 
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
         ids, rows, state, touched, counts = self._data
         for part in torch.arange(len(ids)).split(size):
             of_rows = [None if column is None else column[part] for column in (touched, counts)]
-            if len(part):
-                yield RowData(ids[part], rows[part], {name: s[part] for name, s in state.items()}, *of_rows)
+            yield RowData(ids[part], rows[part], {name: s[part] for name, s in state.items()}, *of_rows)
 
     def close(self) -> None:
         pass
@@ -202,9 +205,13 @@ class Store(ABC):
         """The same to be read later, without a copy where the store can do without."""
         return CopiedCapture(self.snapshot())
 
+    def restore(self, held: Snapshot | Capture) -> None:
+        """Hold what another store held, and nothing else; state that is not there begins at its fill."""
+        self.refill(CopiedCapture(held) if isinstance(held, Snapshot) else held)
+
     @abstractmethod
-    def restore(self, snapshot: Snapshot) -> None:
-        """Hold what the snapshot holds, and nothing else."""
+    def refill(self, held: Capture) -> None:
+        """Hold what the capture reads, and nothing else."""
 
     @abstractmethod
     def erase(self, ids: Tensor) -> None:

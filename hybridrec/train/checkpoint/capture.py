@@ -1,4 +1,4 @@
-"""Capture: everything of a run, copied, so that training may go on while it is written."""
+"""Capture: everything of a run at one moment, to be written while training goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.embedding.owner import groups_of
-from hybridrec.embedding.store import RowData, Snapshot, Store
+from hybridrec.embedding.store import Capture as Rows
+from hybridrec.embedding.store import CopiedCapture, RowData, Snapshot, Store
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.checkpoint import dense_optimizer, row_optimizer, tree
 from hybridrec.train.checkpoint.contents import Contents
@@ -24,9 +25,9 @@ MOST_NAME = 180  # bytes of a file's name
 
 @dataclass(frozen=True)
 class Capture:
-    """A copy of a run's contents: tables, dense weights, and the trees of optimizers and state with their tensors."""
+    """A run's contents: captures of the tables, and copies of all else; `close` it when it is written."""
 
-    tables: Mapping[str, tuple[TableInfo, RowData]]
+    tables: Mapping[str, tuple[TableInfo, Rows]]
     sketches: Mapping[str, Tensor]
     dense: Mapping[str, Tensor]
     optimizer_tensors: Mapping[str, Tensor]
@@ -36,14 +37,19 @@ class Capture:
     @property
     def bytes(self) -> int:
         """About as much as the files will take."""
-        rows = [part for _, data in self.tables.values() for part in (data.ids, data.rows, *data.state.values())]
         groups = (self.sketches, self.dense, self.optimizer_tensors, self.state_tensors)
-        return sum(part.nbytes for part in rows) + sum(part.nbytes for group in groups for part in group.values())
+        rows = sum(info.row_bytes * held.most for info, held in self.tables.values())
+        return rows + sum(part.nbytes for group in groups for part in group.values())
+
+    def close(self) -> None:
+        """Let the tables forget it."""
+        for _, held in self.tables.values():
+            held.close()
 
 
 @torch.no_grad()
 def capture(contents: Contents) -> Capture:
-    """Copy everything; ValueError where gradients wait that a checkpoint cannot hold."""
+    """Capture everything; ValueError where gradients wait that a checkpoint cannot hold."""
     model = unwrapped(contents.model)
     _check_queues(model)
     homes = homes_of(model)
@@ -80,21 +86,19 @@ def _optimizer(optimizer: Any, model: torch.nn.Module, homes: Mapping[str, Home]
     return dense_optimizer.to_tree(optimizer, model)
 
 
-def _tables(homes: Mapping[str, Home]) -> tuple[dict[str, tuple[TableInfo, RowData]], dict[str, Tensor]]:
+def _tables(homes: Mapping[str, Home]) -> tuple[dict[str, tuple[TableInfo, Rows]], dict[str, Tensor]]:
     tables, sketches = {}, {}
     for name, home in homes.items():
-        held = home.snapshot() if isinstance(home, Store) else _of_parameter(home.weight)
-        info = replace(
-            info_of(home, f"tables/{file_name(name)}"), rows=len(held.data.ids), clock=held.clock, rule=held.rule
-        )
+        held = home.capture() if isinstance(home, Store) else _of_parameter(home.weight)
+        info = replace(info_of(home, f"tables/{file_name(name)}"), clock=held.clock, rule=held.rule)
         if held.sketch is not None:
             sketches[name] = held.sketch.contiguous()
-        tables[name] = (replace(info, sketch=None if held.sketch is None else held.sketch.nbytes), held.data)
+        tables[name] = (replace(info, sketch=None if held.sketch is None else held.sketch.nbytes), held)
     return tables, sketches
 
 
-def _of_parameter(weight: Tensor) -> Snapshot:
-    return Snapshot(RowData(torch.arange(len(weight)), tree.copied(weight), {}), 0, None)
+def _of_parameter(weight: Tensor) -> Rows:
+    return CopiedCapture(Snapshot(RowData(torch.arange(len(weight)), tree.copied(weight), {}), 0, None))
 
 
 def file_name(table: str) -> str:

@@ -5,8 +5,9 @@ Rows of bfloat16 are written as float32, which holds them exactly: Arrow and its
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.store import RowData
+from hybridrec.embedding.store import Capture, RowData
+from hybridrec.optim.rule import RowRule
 from hybridrec.train.checkpoint.table_info import TableInfo
 
-CONVERTED_ROWS = 1 << 18  # at a time, where rows are written in another type than they have
 TYPES = {
     torch.float32: pa.float32(),
     torch.float16: pa.float16(),
@@ -28,15 +29,20 @@ TYPES = {
 DTYPES = {pa.float32(): torch.float32, pa.float16(): torch.float16, pa.int64(): torch.int64}
 
 
-def write_table(path: Path, data: RowData) -> None:
-    """Write the rows in the order in which they come."""
-    columns = {"id": data.ids, "row": data.rows, **data.state, "touched": data.touched, "count": data.counts}
-    given = {name: column for name, column in columns.items() if column is not None}
-    schema = pa.schema([pa.field(name, _type(column), nullable=False) for name, column in given.items()])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-        for part in _parts(given):
-            arrays = [_array(column, field.type) for column, field in zip(part, schema, strict=True)]
+def write_table(path: Path, chunks: Iterable[RowData]) -> int:
+    """Write the rows in the order in which they come, a record batch per chunk; returns how many there are."""
+    written = 0
+    with pa.OSFile(str(path), "wb") as file, contextlib.ExitStack() as open_until_end:
+        writer = None
+        for data in chunks:
+            columns = {"id": data.ids, "row": data.rows, **data.state, "touched": data.touched, "count": data.counts}
+            given = {name: column for name, column in columns.items() if column is not None}
+            schema = pa.schema([pa.field(name, _type(column), nullable=False) for name, column in given.items()])
+            writer = writer or open_until_end.enter_context(pa.ipc.new_file(file, schema))
+            arrays = [_array(column, field.type) for column, field in zip(given.values(), schema, strict=True)]
             writer.write_batch(pa.record_batch(arrays, schema=schema))
+            written += len(data.ids)
+    return written
 
 
 def _type(column: Tensor) -> pa.DataType:
@@ -44,14 +50,6 @@ def _type(column: Tensor) -> pa.DataType:
     if column.dim() == 1:
         return each
     return pa.list_(pa.field("item", each, nullable=False), column.shape[1])
-
-
-def _parts(columns: dict[str, Tensor]) -> Iterator[list[Tensor]]:
-    """All rows at once, so that they can be read without copying; where they must be converted, some at a time."""
-    count = len(columns["id"])
-    step = CONVERTED_ROWS if columns["row"].dtype == torch.bfloat16 else max(count, 1)
-    for start in range(0, count, step):
-        yield [column[start : start + step] for column in columns.values()]
 
 
 def _array(column: Tensor, kind: pa.DataType) -> pa.Array:
@@ -62,16 +60,35 @@ def _array(column: Tensor, kind: pa.DataType) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
 
 
-def read_table(path: Path, info: TableInfo) -> RowData:
-    """The rows as they were saved, as views of the file: nothing is read before it is used, and nothing written."""
-    table, content = _open(path)
-    if table.num_rows != info.rows:
-        raise ValueError(f"{path} has {table.num_rows} rows, and the manifest says {info.rows}")
-    columns = {name: _tensor(table[name], content) for name in table.column_names}
-    rows = columns["row"].to(getattr(torch, info.dtype))
-    names = info.rule.names if info.rule else ()
-    state = {name: columns[name] for name in names}
-    return RowData(columns["id"], rows, state, columns.get("touched"), columns.get("count"))
+class SavedTable(Capture):
+    """A table file, read in chunks that are views of it: nothing is read before it is used, and nothing written.
+
+    `state` says whether the optimizer state in the file is of use.
+    """
+
+    def __init__(
+        self, path: Path, info: TableInfo, rule: RowRule | None = None, sketch: Tensor | None = None, state: bool = True
+    ) -> None:
+        super().__init__(info.clock, rule, sketch, info.rows)
+        self._table, self._content = _open(path)
+        if self._table.num_rows != info.rows:
+            raise ValueError(f"{path} has {self._table.num_rows} rows, and the manifest says {info.rows}")
+        self._dtype = getattr(torch, info.dtype)
+        self._names = info.rule.names if info.rule and state else ()
+
+    def chunks(self, size: int = 65536) -> Iterator[RowData]:
+        nothing = pa.RecordBatch.from_pylist([], schema=self._table.schema)
+        for batch in self._table.to_batches() or [nothing]:
+            yield self._chunk(batch)
+
+    def _chunk(self, batch: pa.RecordBatch) -> RowData:
+        columns = {name: _tensor(batch.column(name), self._content) for name in batch.schema.names}
+        state = {name: columns[name] for name in self._names}
+        rows = columns["row"].to(self._dtype)
+        return RowData(columns["id"], rows, state, columns.get("touched"), columns.get("count"))
+
+    def close(self) -> None:
+        del self._table, self._content
 
 
 def open_table(path: Path | str) -> pa.Table:
@@ -79,7 +96,8 @@ def open_table(path: Path | str) -> pa.Table:
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp(), "item.arrow")
-    >>> write_table(file, RowData(torch.tensor([7, 3]), torch.ones(2, 4), {"sum": torch.zeros(2)}))
+    >>> write_table(file, [RowData(torch.tensor([7, 3]), torch.ones(2, 4), {"sum": torch.zeros(2)})])
+    2
     >>> open_table(file).to_pylist()[1]
     {'id': 3, 'row': [1.0, 1.0, 1.0, 1.0], 'sum': 0.0}
     """
@@ -92,13 +110,11 @@ def _open(path: Path) -> tuple[pa.Table, np.ndarray]:
     return pa.ipc.open_file(pa.py_buffer(content)).read_all(), content
 
 
-def _tensor(column: pa.ChunkedArray, content: np.ndarray) -> Tensor:
-    listed = pa.types.is_fixed_size_list(column.type)
-    width = column.type.list_size if listed else None
-    dtype = DTYPES[column.type.value_type if listed else column.type]
-    parts = [_view(chunk.flatten() if listed else chunk, dtype, content) for chunk in column.chunks]
-    joined = parts[0] if len(parts) == 1 else torch.cat([torch.empty(0, dtype=dtype), *parts])
-    return joined if width is None else joined.view(-1, width)
+def _tensor(column: pa.Array, content: np.ndarray) -> Tensor:
+    if not pa.types.is_fixed_size_list(column.type):
+        return _view(column, DTYPES[column.type], content)
+    width = column.type.list_size
+    return _view(column.flatten(), DTYPES[column.type.value_type], content).view(-1, width)
 
 
 def _view(array: Any, dtype: torch.dtype, content: np.ndarray) -> Tensor:

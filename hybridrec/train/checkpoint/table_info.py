@@ -40,6 +40,13 @@ class TableInfo:
         return cls(**{**found, "rule": rule})
 
     @property
+    def row_bytes(self) -> int:
+        """About what a row takes in the file: id, row, state, scores."""
+        widths = [1 if column.per_row else self.dim for column in self.rule.state] if self.rule else []
+        scores = 16 if self.dynamic else 0
+        return 8 + (2 if self.dtype == "float16" else 4) * self.dim + 4 * sum(widths) + scores
+
+    @property
     def dynamic(self) -> bool:
         return self.capacity is not None
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.store import RowData, Snapshot, Store
+from hybridrec.embedding.store import Store
 from hybridrec.train.checkpoint.load_report import LoadReport
-from hybridrec.train.checkpoint.table_file import read_table
+from hybridrec.train.checkpoint.table_file import SavedTable
 from hybridrec.train.checkpoint.table_info import Home, TableInfo, fit, info_of
 
 
@@ -39,16 +39,11 @@ class TableLoad:
     def apply(self, name: str, folder: Path, sketch: Tensor | None) -> None:
         """Load a table that fits, straight from the map of its file."""
         home, info = self.homes[name], self.saved[name]
-        data = read_table(folder / info.file, info)
+        path = folder / info.file
         if not isinstance(home, Store):
-            home.weight.index_copy_(0, data.ids, data.rows.to(home.weight.dtype))
+            for part in SavedTable(path, info).chunks():
+                home.weight.index_copy_(0, part.ids, part.rows.to(home.weight.dtype))
             return
-        data = data._replace(rows=data.rows.to(home.dtype), state=self._state(home, info, data))
-        if home.rule is not None and not data.state:
-            home.attach(home.rule)  # what is beside the rows now belongs to others
         same_sketch = info_of(home, info.file).sketch == info.sketch
-        home.restore(Snapshot(data, info.clock, home.rule, sketch if same_sketch else None))
-
-    @staticmethod
-    def _state(home: Store, info: TableInfo, data: RowData) -> Mapping[str, Tensor]:
-        return data.state if home.rule is not None and home.rule == info.rule else {}
+        same_rule = home.rule is not None and home.rule == info.rule
+        home.restore(SavedTable(path, info, home.rule, sketch if same_sketch else None, state=same_rule))

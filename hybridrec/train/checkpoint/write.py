@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from hybridrec.train.checkpoint.capture import Capture
 from hybridrec.train.checkpoint.checksum import checksums
 from hybridrec.train.checkpoint.manifest import FileInfo, Manifest
 from hybridrec.train.checkpoint.table_file import write_table
+from hybridrec.train.checkpoint.table_info import TableInfo
 from hybridrec.train.checkpoint.verify import problems_of_files
 
 PART = ".part"
@@ -58,6 +59,8 @@ def write(directory: Path, captured: Capture, label: Label) -> Path:
         if isinstance(error, OSError):
             raise _explained(error, directory, captured, label) from error
         raise
+    finally:
+        captured.close()
     return final
 
 
@@ -80,8 +83,12 @@ def _write_all(part: Path, captured: Capture, label: Label) -> None:
         _sync(part / name)
         files[name] = FileInfo((part / name).stat().st_size, checksums(part / name))
 
-    for info, data in captured.tables.values():
-        put(info.file, lambda path, data=data: write_table(path, data))
+    tables: dict[str, TableInfo] = {}
+    for name, (info, held) in captured.tables.items():
+        written: list[int] = []
+        put(info.file, lambda path, held=held, written=written: written.append(write_table(path, held.chunks())))
+        held.close()
+        tables[name] = replace(info, rows=written[0])
     groups = {"dense": captured.dense, "optimizer": captured.optimizer_tensors, "state": captured.state_tensors}
     for name, tensors in groups.items():
         put(TENSORS[name], lambda path, tensors=tensors: _write_tensors(path, tensors))
@@ -89,7 +96,7 @@ def _write_all(part: Path, captured: Capture, label: Label) -> None:
         put(SKETCHES, lambda path: _write_tensors(path, captured.sketches))
     text = json.dumps(captured.trees, ensure_ascii=False, allow_nan=False)
     put(TREES, lambda path: _write_text(path, text))
-    made = _manifest(captured, label, files)
+    made = _manifest(tables, label, files)
     _write_text(part / manifests.NAME, manifests.to_text(made))
     _sync(part / manifests.NAME)
     _sync(part / "tables")
@@ -115,7 +122,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise TypeError(f"{path.name} has a tensor of {error}, which safetensors has no form for; convert it") from None
 
 
-def _manifest(captured: Capture, label: Label, files: Mapping[str, FileInfo]) -> Manifest:
+def _manifest(tables: Mapping[str, TableInfo], label: Label, files: Mapping[str, FileInfo]) -> Manifest:
     return Manifest(
         step=label.step,
         number=label.number,
@@ -124,7 +131,7 @@ def _manifest(captured: Capture, label: Label, files: Mapping[str, FileInfo]) ->
         metrics={name: float(value) if math.isfinite(value) else None for name, value in label.metrics.items()},
         versions={"hybridrec": __version__, "torch": torch.__version__, "pyarrow": pa.__version__},
         files=dict(files),
-        tables={name: info for name, (info, _) in captured.tables.items()},
+        tables=dict(tables),
     )
 
 

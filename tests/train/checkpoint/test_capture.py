@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
 
-from hybridrec.embedding import EmbeddingCollection, Snapshot, Table
-from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding import EmbeddingCollection, Table
+from hybridrec.optim import SGD
 from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, load, open_table
+from hybridrec.train.checkpoint import write as writing
 from hybridrec.train.checkpoint.capture import capture, file_name
 
 
-def shuffled(snapshot: Snapshot, keep: int) -> Snapshot:
-    """Some of the rows, from the last to the first."""
-    data = snapshot.data
-    order = torch.arange(len(data.ids) - 1, -1, -1)[:keep]
-    state = {name: part[order] for name, part in data.state.items()}
-    touched = None if data.touched is None else data.touched[order]
-    return Snapshot(data._replace(ids=data.ids[order], rows=data.rows[order], state=state, touched=touched), 5, None)
-
-
-@pytest.mark.parametrize(("kind", "size"), [(HashStore, {"capacity": 50}), (DenseStore, {"rows": 20})])
-def test_rows_are_written_and_restored_in_the_order_of_the_snapshot(kind, size, tmp_path, monkeypatch):
-    emb = EmbeddingCollection([Table("item", 2, **size)])
+def test_rows_are_written_and_restored_in_the_order_in_which_they_lie_in_memory(tmp_path):
+    emb, other = (EmbeddingCollection([Table("item", 2, capacity=9)]) for _ in range(2))
     with torch.no_grad():
-        emb({"item": torch.arange(20)})
-    wanted = shuffled(emb["item"].snapshot(), keep=15)
-    monkeypatch.setattr(kind, "snapshot", lambda self: wanted)
+        emb({"item": torch.tensor([9, 2, 5])})
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(Contents(emb), 1)
     path = checkpoints.latest()
     assert path is not None
-    assert open_table(path / "tables" / "item.arrow")["id"].to_pylist() == list(range(19, 4, -1))
-    given = []
-    monkeypatch.setattr(kind, "restore", lambda self, snapshot: given.append(snapshot))
-    load(path, Contents(emb))
-    assert torch.equal(given[0].data.ids, wanted.data.ids)
-    assert torch.equal(given[0].data.rows, wanted.data.rows)
-    assert given[0].clock == 5
+    assert open_table(path / "tables" / "item.arrow")["id"].to_pylist() == [9, 2, 5]
+    load(path, Contents(other))
+    with other["item"].capture() as now:
+        assert [part.ids.tolist() for part in now.chunks()] == [[9, 2, 5]]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The rows that are written are those of the moment of save(), not those of the moment of writing."""
+    emb = EmbeddingCollection([Table("item", 2, rows=200_000), Table("user", 2, capacity=100)])
+    rows = SGD(emb, lr=1.0)
+    free = threading.Event()
+    real = writing.write_table
+    monkeypatch.setattr(writing, "write_table", lambda *given: free.wait() and real(*given))
+    step = {"item": torch.tensor([0, 199_999]), "user": torch.tensor([5, 6])}
+    emb(step).flat.sum().backward()
+    rows.step()
+    then = {name: emb[name].export() for name in ("item", "user")}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(Contents(emb), 1)
+        for _ in range(3):
+            emb(step | {"user": torch.tensor([7, 6])}).flat.sum().backward()
+            rows.step()
+        free.set()
+    other = EmbeddingCollection([Table("item", 2, rows=200_000), Table("user", 2, capacity=100)])
+    load(checkpoints.latest(), Contents(other))  # pyright: ignore[reportArgumentType]
+    for name, expected in then.items():
+        assert torch.equal(other[name].export().ids, expected.ids)
+        assert torch.equal(other[name].export().rows, expected.rows)
 
 
 def test_dense_weights_are_copied_to_contiguous_memory_of_their_own():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -15,8 +17,7 @@ from hypothesis import strategies as st
 from hybridrec.embedding import RowData
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.train.checkpoint import open_table
-from hybridrec.train.checkpoint import table_file as module
-from hybridrec.train.checkpoint.table_file import read_table, write_table
+from hybridrec.train.checkpoint.table_file import SavedTable, write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 
 RULE = RowRule("adagrad", (StateColumn("sum"), StateColumn("mean", per_row=True)))
@@ -38,14 +39,19 @@ def info(data: RowData) -> TableInfo:
     return TableInfo("a.arrow", len(data.ids), data.rows.shape[1], kind, None, 10**6, 0, 0, RULE, None)
 
 
+def read(path: Path, data: RowData) -> RowData:
+    """The only chunk of a file."""
+    [found] = SavedTable(path, info(data), RULE).chunks()
+    return found
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 @pytest.mark.parametrize("scores", [True, False])
-def test_rows_come_back_bit_by_bit_and_in_their_order(count, dtype, scores, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CONVERTED_ROWS", 300)
+def test_rows_come_back_bit_by_bit_and_in_their_order(count, dtype, scores, tmp_path):
     data = made(count, dtype=dtype, scores=scores)
-    write_table(tmp_path / "a.arrow", data)
-    found = read_table(tmp_path / "a.arrow", info(data))
+    assert write_table(tmp_path / "a.arrow", [data]) == count
+    found = read(tmp_path / "a.arrow", data)
     assert found.rows.dtype == dtype
     for mine, theirs in (
         (data.ids, found.ids),
@@ -61,35 +67,45 @@ def test_rows_come_back_bit_by_bit_and_in_their_order(count, dtype, scores, tmp_
 @given(count=st.integers(0, 20), dim=st.integers(1, 70))
 def test_any_shape_comes_back(count, dim, tmp_path_factory):
     path, data = tmp_path_factory.mktemp("any") / "a.arrow", made(count, dim)
-    write_table(path, data)
-    assert torch.equal(read_table(path, info(data)).rows, data.rows)
+    write_table(path, [data])
+    assert torch.equal(read(path, data).rows, data.rows)
+
+
+def test_chunks_come_back_as_they_were_written(tmp_path):
+    parts = [made(count) for count in (5, 0, 9)]
+    assert write_table(tmp_path / "a.arrow", parts) == 14
+    found = SavedTable(tmp_path / "a.arrow", dataclasses.replace(info(parts[0]), rows=14), RULE)
+    assert [part.ids.tolist() for part in found.chunks() if len(part.ids)] == [
+        parts[0].ids.tolist(),
+        parts[2].ids.tolist(),
+    ]
 
 
 def test_nan_inf_and_negative_zero_keep_their_bits(tmp_path):
     bits = torch.tensor([0x7FC00001, 0x7F800000, -0x80000000], dtype=torch.int32)
     data = made(1)._replace(rows=bits.view(torch.float32)[None])
-    write_table(tmp_path / "a.arrow", data)
-    assert torch.equal(read_table(tmp_path / "a.arrow", info(data)).rows[0].view(torch.int32), bits)
+    write_table(tmp_path / "a.arrow", [data])
+    assert torch.equal(read(tmp_path / "a.arrow", data).rows[0].view(torch.int32), bits)
 
 
 def test_what_is_read_lies_in_the_file_and_writing_to_it_leaves_the_file(tmp_path):
     data = made(1000)
-    write_table(tmp_path / "a.arrow", data)
+    write_table(tmp_path / "a.arrow", [data])
     before = (tmp_path / "a.arrow").read_bytes()
-    read_table(tmp_path / "a.arrow", info(data)).rows.zero_()
+    read(tmp_path / "a.arrow", data).rows.zero_()
     assert (tmp_path / "a.arrow").read_bytes() == before
 
 
 def test_a_file_of_other_rows_than_the_manifest_says_is_an_error(tmp_path):
-    write_table(tmp_path / "a.arrow", made(5))
+    write_table(tmp_path / "a.arrow", [made(5)])
     with pytest.raises(ValueError, match=r"a.arrow has 5 rows, and the manifest says 6"):
-        read_table(tmp_path / "a.arrow", info(made(6)))
+        SavedTable(tmp_path / "a.arrow", info(made(6)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_polars_opens_it_as_it_is(dtype, tmp_path):
     data = made(10, dtype=dtype)
-    write_table(tmp_path / "a.arrow", data)
+    write_table(tmp_path / "a.arrow", [data])
     frame = pl.read_ipc(tmp_path / "a.arrow")
     assert frame.columns == ["id", "row", "sum", "mean", "touched", "count"]
     assert frame["id"].to_list() == data.ids.tolist()
@@ -101,7 +117,7 @@ def test_polars_opens_it_as_it_is(dtype, tmp_path):
 
 def test_pandas_opens_it_through_pyarrow(tmp_path):
     data = made(10)
-    write_table(tmp_path / "a.arrow", data)
+    write_table(tmp_path / "a.arrow", [data])
     frame = open_table(tmp_path / "a.arrow").to_pandas()
     assert frame["id"].tolist() == data.ids.tolist()
     assert frame["row"][3].tolist() == data.rows[3].tolist()
@@ -113,7 +129,7 @@ def test_duckdb_opens_it_through_pyarrow(tmp_path):
     import duckdb
 
     data = made(10)
-    write_table(tmp_path / "a.arrow", data)
+    write_table(tmp_path / "a.arrow", [data])
     rows = open_table(tmp_path / "a.arrow")
     assert isinstance(rows, pa.Table)
     found = duckdb.sql("select id, row[1] from rows where touched > 7 order by touched").fetchall()
