@@ -1,8 +1,7 @@
 """Census income: WideDeep on the original UCI split. `python -m recipes.adult_census --help`
 
 Every number is used twice: as a dense column, and as an id with a row of its own, which learns what no line can (an
-odd capital gain of 7688 says more than its size). Settings were chosen on a fifth of the training rows (`--check`);
-the test rows played no part.
+odd capital gain of 7688 says more than its size). Settings were chosen on a fifth of the training rows (`--check`).
 """
 
 from __future__ import annotations

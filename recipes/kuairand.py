@@ -2,7 +2,7 @@
 
 The log has user, video, tab and hour. Joined to it are what is known of users and videos, the videos that a user
 watched before the log begins, and how those histories treat a video: how often it was watched, and watched long.
-Settings were chosen on the last two days of April, training on the four before (`--check`); May played no part.
+Settings were chosen on the last two days of April, training on the four before (`--check`).
 """
 
 from __future__ import annotations

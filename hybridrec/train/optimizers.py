@@ -12,7 +12,7 @@ from hybridrec.embedding.owner import groups_of
 from hybridrec.optim import RowOptimizer, RowWiseAdagrad
 
 DENSE_LR = 1e-3
-ROW_LR = 0.05
+ROW_LR = 0.02
 
 DenseChoice = torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None
 RowChoice = RowOptimizer | Callable[[nn.Module], RowOptimizer] | None

@@ -75,7 +75,8 @@ class Live(Display):
             refresh_per_second=4,
         )
         self._task = self._bar.add_task("", total=None, speed="", numbers="", bound="")
-        self._shown = (time.monotonic(), 0)  # when, and rows then
+        self._shown: tuple[float, int] | None = None  # when, and rows then
+        self._speed = ""
         self._began = False
 
     def begin(self, step: int, total: int | None) -> None:
@@ -85,17 +86,19 @@ class Live(Display):
 
     def step(self, step: int, rows: int) -> None:
         now = time.monotonic()
-        when, before = self._shown
-        if now - when < SHOW_EVERY:
-            return
-        self._shown = (now, rows)
-        speed = f"{(rows - before) / (now - when):,.0f} samples/s" if before else ""
-        self._bar.update(self._task, completed=step, speed=speed)
+        when, before = self._shown or (now, rows)
+        if self._shown is None or now - when >= SHOW_EVERY:
+            self._shown = (now, rows)
+            if now > when:
+                self._speed = f"{(rows - before) / (now - when):,.0f} samples/s"
+            self._bar.update(self._task, completed=step, speed=self._speed)
 
     def record(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "train":
             shown = "  ".join(f"{name} {value:.4f}" for name, value in list(numbers(dict(record)).items())[:3])
-            self._bar.update(self._task, completed=record["step"], numbers=shown, bound=bound(record))
+            self._speed = f"{record['samples_per_s']:,.0f} samples/s"
+            told = {"numbers": shown, "bound": bound(record), "speed": self._speed}
+            self._bar.update(self._task, completed=record["step"], **told)  # pyright: ignore (fields of the columns)
         else:
             self.say(line_of(record, None))
 

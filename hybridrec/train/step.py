@@ -8,6 +8,7 @@ The Trainer runs just this, and adds what stands around it: metrics, validation,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -89,28 +90,38 @@ def grouped(batches: Iterable[Batch], size: int, stages: Stages | None = None) -
 def train_step(learner: Learner, group: Sequence[Batch]) -> StepResult:
     """One update by the rows of these batches together: the gradients are those of their common (weighted) mean.
 
-    A loss that is not finite is a FloatingPointError; layers and rows are then as they were.
+    A loss that is not finite is a FloatingPointError; after it, and any other error, no weight has changed and no
+    gradient is left.
     """
-    enter, outputs, loss = learner.stages.enter, [], 0.0
     group = [learner.moved(batch) for batch in group]
     weights = [weigh(learner.loss, batch) for batch in group]
     total = sum(part for _, part in weights)
-    for batch, (weight, part) in zip(group, weights, strict=True):
-        enter("forward")
-        learner.loss.check_labels(batch)
-        out = learner.outputs(batch)
-        value = reduce(learner.loss(out, batch), weight, part, total, learner.label_weights)
-        loss += float(value.detach())
-        if not _finite(loss):
-            learner.discard()
-            raise FloatingPointError(_not_finite(loss, out, batch))
-        enter("backward")
-        value.backward()
-        outputs.append(out.detach())
-    enter("step")
+    try:
+        parts = [_gradients(learner, *each, total) for each in zip(group, weights, strict=True)]
+    except BaseException:
+        learner.discard()
+        raise
+    learner.stages.enter("step")
     update(learner)
-    enter("other")
+    learner.stages.enter("other")
+    loss, outputs = sum(loss for loss, _ in parts), [out for _, out in parts]
     return StepResult(loss, sum(map(len, group)), total, group, outputs)
+
+
+def _gradients(
+    learner: Learner, batch: Batch, weights: tuple[Tensor | None, float], total: float
+) -> tuple[float, Tensor]:
+    """Forward and backward of a batch: its share of the loss, and its outputs."""
+    learner.stages.enter("forward")
+    learner.loss.check_labels(batch)
+    outputs = learner.outputs(batch)
+    loss = reduce(learner.loss(outputs, batch), *weights, total, learner.label_weights)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise FloatingPointError(_not_finite(value, outputs, batch))
+    learner.stages.enter("backward")
+    loss.backward()
+    return value, outputs.detach()
 
 
 def update(learner: Learner) -> None:
@@ -123,10 +134,6 @@ def update(learner: Learner) -> None:
         dense.zero_grad()
     if rows is not None:
         rows.step()
-
-
-def _finite(number: float) -> bool:
-    return number - number == 0
 
 
 def _not_finite(loss: float, outputs: Tensor, batch: Batch) -> str:

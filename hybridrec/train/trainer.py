@@ -38,7 +38,7 @@ class Trainer:
 
     `model(batch)` gives outputs; any module will do. `optimizer` is one of torch, or a function of parameters;
     `row_optimizer` one of `hybridrec.optim`, or a function of the model; without them, Adam(1e-3) and
-    RowWiseAdagrad(0.05). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
+    RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
     `out` is the folder of the run. Everything else is in `options`.
 
     >>> import hybridrec as hr

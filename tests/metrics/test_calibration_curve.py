@@ -69,6 +69,12 @@ def test_equal_scores_make_one_point():
     assert curve.compute() == 0.25
 
 
+def test_a_score_of_many_rows_leaves_room_for_the_next():
+    curve = CalibrationCurve(points=2)
+    curve.update(torch.tensor([0.25, 0.25, 0.25, 0.75]), torch.zeros(4))
+    assert curve.curve().count == [3.0, 1.0]
+
+
 def test_nothing_seen_is_a_curve_without_points_and_all_goes_into_json():
     assert json.loads(json.dumps(CalibrationCurve().curve().to_dict())) == {
         "edges": [],

@@ -118,11 +118,11 @@ def test_few_large_groups_are_binned_and_none_is_dropped():
 
 
 def test_many_groups_are_sampled_whole_and_the_bound_holds():
-    sample = clicks(20_000, base=-1.0)
-    gauc = GAUC(entries=2000)
-    for rows in torch.arange(20_000).split(500):
+    sample = clicks(8000, base=-1.0)
+    gauc = GAUC(entries=800)
+    for rows in torch.arange(8000).split(500):
         gauc.update(*sample.part(rows).arguments())
-        assert gauc._log.size <= 2 * 2000
+        assert gauc._log.size <= 2 * 800
     found = gauc.summary()
     halvings = round(-math.log2(found.share))
     assert halvings >= 3
@@ -131,7 +131,7 @@ def test_many_groups_are_sampled_whole_and_the_bound_holds():
     value, both, single = oracle(sample, chosen)
     assert found.value == pytest.approx(value, abs=1e-6)
     assert (found.groups, found.one_class) == (both, single)
-    assert found.value == pytest.approx(oracle(sample)[0], abs=0.05)
+    assert found.value == pytest.approx(oracle(sample)[0], abs=0.08)
 
 
 @settings(max_examples=40)

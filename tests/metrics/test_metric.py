@@ -215,6 +215,19 @@ def test_updates_inside_and_outside_inference_mode_mix(name):
 
 
 @every_metric
+def test_a_metric_reset_or_restored_in_inference_mode_goes_on_outside(name):
+    sample = clicks(200, base=-1.0)
+    metric, resumed = counted(name, sample), make(name)
+    with torch.inference_mode():
+        resumed.load_state_dict(metric.state_dict())
+        metric.reset()
+    for each in (metric, resumed):
+        each.update(*sample.arguments())
+    assert metric.compute() == counted(name, sample).compute()
+    assert resumed.compute() == counted(name, sample, sample).compute()
+
+
+@every_metric
 def test_deterministic_mode_works(name):
     torch.use_deterministic_algorithms(True)
     try:

@@ -26,7 +26,7 @@ def test_both_optimizers_follow_their_own_schedule():
     trainer = trainer_of(ds, options=options)
     trainer.fit(ds)
     assert trainer.history.values("lr", "train") == pytest.approx([1e-3 * (1 - n / 10) for n in range(1, 11)])
-    assert trainer.history.values("row_lr", "train")[:5] == pytest.approx([0.02, 0.03, 0.04, 0.05, 0.05])
+    assert trainer.history.values("row_lr", "train")[:5] == pytest.approx([0.008, 0.012, 0.016, 0.02, 0.02])
 
 
 def test_a_curve_over_an_unknown_number_of_steps_is_refused():

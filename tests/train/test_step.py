@@ -126,6 +126,20 @@ def test_a_loss_that_is_not_finite_raises_and_changes_nothing(at):
     assert all(bool(part.isfinite().all()) for part in weights(learner.model).values())
 
 
+def test_an_error_in_a_later_batch_leaves_no_gradient_of_the_first():
+    ds = dataset(200)
+    learner = learner_of(ds)
+    good, other = list(ds)
+    bad = replace(other, label=other.label + 5, arena=None)
+    with pytest.raises(ValueError, match="label 'click' is"):
+        train_step(learner, [good, bad])
+    learner.model.eval()
+    before = trained(learner.model)
+    learner.dense.step()
+    learner.rows.step()
+    assert torch.equal(before, trained(learner.model))
+
+
 def test_dense_columns_that_are_not_finite_are_named():
     class Linear(torch.nn.Linear):
         def forward(self, batch):

@@ -6,10 +6,12 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
+from torch.utils.data import DataLoader
 
 import hybridrec as hr
 from hybridrec.models import MMoE
@@ -261,3 +263,19 @@ def test_wrong_optimizers_are_told_apart():
 
 def test_options_are_those_of_the_trainer():
     assert Trainer(Scores()).options == TrainOptions()
+
+
+def test_a_stream_and_a_data_loader_train_too():
+    columns = pa.table(clicks(1000))
+
+    def stream():
+        return hr.data.stream(lambda: columns.to_batches(max_chunksize=150), label="click", batch_size=100)
+
+    whole, parts = (trainer_of(dataset(10)) for _ in range(2))
+    whole.fit(dataset(1000), epochs=2)
+    parts.fit(stream(), epochs=2)
+    assert (parts.step, parts.state.rows) == (20, 2000)
+    assert_same(weights(whole.model), weights(parts.model))
+    loaded = trainer_of(dataset(10))
+    loaded.fit(DataLoader(dataset(1000), batch_size=None), epochs=2)
+    assert_same(weights(whole.model), weights(loaded.model))
