@@ -363,6 +363,7 @@ void bind_embedding(nb::module_& m) {
   m.def("table_key", [](const std::string& name, uint64_t seed) {
     return xxh64(reinterpret_cast<const uint8_t*>(name.data()), name.size(), seed);
   }, "name"_a, "seed"_a);
+  m.def("instruction_set", [] { return kernels().name; });  // of the loops over rows
   m.def("set_threads", [](int n) { ThreadPool::instance().resize(n); }, "n"_a);
   m.def("threads", [] { return ThreadPool::instance().threads(); });
   bind_tables(m);

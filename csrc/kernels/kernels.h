@@ -92,6 +92,7 @@ struct Update {
 };
 
 struct Kernels {
+  const char* name;
   void (*init_rows)(const RowSpec&, Column rows, const uint32_t* slots, const int64_t* ids, int64_t n);
   void (*gather)(const RowSpec&, Column rows, const uint32_t* slots, int64_t n, float* out);
   void (*scatter)(const RowSpec&, Column rows, const uint32_t* slots, int64_t n, const float* in);

@@ -23,6 +23,8 @@ namespace {
 
 }  // namespace
 
-const Kernels kTable = {init_rows, gather, scatter, pool, weight_gradient, update};
+#define HYBRIDREC_NAME_OF(isa) #isa
+#define HYBRIDREC_NAME(isa) HYBRIDREC_NAME_OF(isa)
+const Kernels kTable = {HYBRIDREC_NAME(HYBRIDREC_ISA), init_rows, gather, scatter, pool, weight_gradient, update};
 
 }  // namespace hybridrec::HYBRIDREC_ISA

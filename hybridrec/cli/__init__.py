@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import typer
@@ -28,8 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (synth, inspect, convert, train, evaluate, predict, export, doctor):
-    app.command()(told(command))
+_commands: list[Callable[..., None]] = [synth, inspect, convert, train, evaluate, predict, export, doctor]
+for _command in _commands:
+    app.command()(told(_command))
 app.add_typer(checkpoint, name="checkpoint")
 
 

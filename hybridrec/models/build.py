@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from hybridrec.data.schema import Schema
@@ -40,4 +41,17 @@ def build(name: str, schema: Schema, **config: Any) -> Model:
     kind = MODELS[name]
     if unknown := [option for option in config if option not in options_of(kind)]:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}; it takes {', '.join(options_of(kind))}")
+    if lacking := [option for option in required_options(kind) if option not in config]:
+        raise ValueError(f"model {name!r} needs {lacking[0]!r}, the name of a feature: model.{lacking[0]}=NAME")
     return kind(schema, **config)
+
+
+def required_options(kind: type[Model]) -> list[str]:
+    """The arguments of a model that have no default, beside the schema.
+
+    >>> required_options(DIN)
+    ['history']
+    """
+    parameters = inspect.signature(kind).parameters.values()
+    plain = [each for each in parameters if each.kind is not each.VAR_KEYWORD and each.name != "schema"]
+    return [each.name for each in plain if each.default is each.empty]

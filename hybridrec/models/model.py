@@ -6,9 +6,11 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridrec.data.frame import frame_dataset
 from hybridrec.data.schema import Feature, Schema
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.models.options import encode
@@ -102,6 +104,21 @@ class Model(nn.Module):
         with torch.no_grad():
             for bias, logits in zip(biases, torch.tensor(rates).logit().split([len(b) for b in biases]), strict=True):
                 bias.copy_(logits)
+
+    def predict(self, frame: Any) -> np.ndarray:
+        """Probabilities for the rows of a frame (pandas, polars, pyarrow, dict): [n], or [n, k] for k labels.
+
+        They are right for labels of 0 and 1; `hybridrec.load(run)` knows other losses too.
+        """
+        parts, was_training = [], self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                for batch in frame_dataset(frame, self.schema):
+                    parts.append(self(batch).sigmoid().numpy())
+        finally:
+            self.train(was_training)
+        return np.concatenate(parts) if parts else np.empty((0,) if self.outputs == 1 else (0, self.outputs))
 
     def compile_dense(self, **options: Any) -> None:
         """Compile the dense part in place with torch.compile; the lookup stays one native call."""

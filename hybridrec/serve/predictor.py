@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybridrec.data.frame import frame_dataset, inputs_of
 from hybridrec.data.schema import Schema
 from hybridrec.embedding import EmbeddingCollection
-from hybridrec.serve import frame as frames
 from hybridrec.serve import manifest, table_file, table_json
 from hybridrec.serve.dense_part import give, scores_of
 from hybridrec.serve.manifest import CollectionEntry, Manifest
@@ -58,7 +58,7 @@ class Predictor:
         self, found: Manifest, schema: Schema, collections: list[EmbeddingCollection], program: nn.Module
     ) -> None:
         self.manifest, self.schema, self.labels = found, schema, found.labels
-        self._inputs = frames.inputs(schema)
+        self._inputs = inputs_of(schema)
         self._collections, self._program = collections, program
 
     @property
@@ -68,7 +68,7 @@ class Predictor:
 
     def predict(self, frame: Any, *, batch_size: int = BATCH_ROWS) -> np.ndarray:
         """Scores of a frame (pandas, polars, pyarrow, dict of columns), in order: [n], or [n, k] for k labels."""
-        parts = [self(batch).numpy() for batch in frames.batches(frame, self._inputs, batch_size)]
+        parts = [self(batch).numpy() for batch in frame_dataset(frame, self._inputs, batch_size)]
         if parts:
             return np.concatenate(parts)
         return np.empty((0,) if len(self.labels) < 2 else (0, len(self.labels)), np.float32)

@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "pyarrow", "numpy", "safetensors", "triton", "pandas", "polars", "tensorboard")
-NEEDED = {  # as csrc/kernels/kernels.cpp asks
-    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd"},
-    "avx2": {"avx2", "fma", "bmi2", "f16c"},
-}
 
 
 def environment() -> dict[str, Any]:
@@ -47,11 +43,10 @@ def native() -> dict[str, Any]:
         core = importlib.import_module("hybridrec._native")
     except ImportError as error:
         return {"loaded": False, "why": f"{error}; reinstall with: pip install --force-reinstall hybridrec"}
-    told = getattr(core, "instruction_set", None)
     return {
         "loaded": True,
         "path": getattr(core, "__file__", None),
-        "instructions": told() if told else _instructions(),
+        "instructions": core.instruction_set(),
         "threads": core.threads(),
     }
 
@@ -79,15 +74,6 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _instructions() -> str:
-    info = Path("/proc/cpuinfo")
-    if platform.machine() not in ("x86_64", "AMD64") or not info.exists():
-        return "generic"
-    lines = (line for line in info.read_text().splitlines() if line.startswith("flags"))
-    flags = set(next(lines, "").partition(":")[2].split())
-    return next((name for name, needed in NEEDED.items() if needed <= flags), "generic")
 
 
 def _has_gpu_kernels() -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hybridrec.data import csv, ipc, parquet
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.schema import Schema
-from hybridrec.models import Model, build
+from hybridrec.models import build
 from hybridrec.train.optimizers import DENSE_LR, ROW_LR
 from hybridrec.train.run_config import DENSE_KINDS, ROW_KINDS, DataConfig, RunConfig, optimizer_kind
 from hybridrec.train.seeds import seed_everything
@@ -36,7 +36,7 @@ def launch(config: RunConfig) -> Launch:
     if options.seed is not None:
         seed_everything(options.seed)  # before the layers are drawn
     chosen = {"name": "deepfm" if len(train.schema.of("label")) < 2 else "mmoe", **config.model}
-    model = _model(chosen.pop("name"), train.schema, chosen)
+    model = build(chosen.pop("name"), train.schema, **chosen)
     usual = "in_batch_softmax" if type(model).__name__ == "TwoTower" else "bce"
     trainer = Trainer(
         model,
@@ -49,13 +49,6 @@ def launch(config: RunConfig) -> Launch:
     )
     trainer.about["run"] = config.to_json()
     return Launch(trainer, train, valid, config.train.get("epochs"), config.train.get("steps"))
-
-
-def _model(name: str, schema: Schema, options: dict[str, Any]) -> Model:
-    try:
-        return build(name, schema, **options)
-    except TypeError as error:  # an option that it cannot do without
-        raise ValueError(f"model {name!r}: {error}; give it as model.NAME=VALUE") from None
 
 
 def _optimizer(section: str, values: dict[str, Any], kinds: dict[str, str], lr: float) -> Any:

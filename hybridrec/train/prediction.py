@@ -11,16 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
-from hybridrec.data import table
 from hybridrec.data.dataset import Dataset
-from hybridrec.data.formats import as_table
+from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
+from hybridrec.data.open import table
 from hybridrec.data.output import atomic_file
 from hybridrec.data.schema import Schema
 from hybridrec.train.evaluation import evaluating
 from hybridrec.train.pass_through import pass_through
 from hybridrec.train.step import Learner
-
-BATCH_ROWS = 8192
 
 
 def predict(
@@ -37,58 +35,38 @@ def predict(
     Without `out` they come as an array [n], or [n, k] for k labels. With it they go to a Parquet file, with the
     `columns` of the data that are named in front, and the number of rows is returned. Labels need not be there.
     """
-    dataset = data if isinstance(data, Dataset) else from_frame(data, schema)
+    dataset = _prepared(data, schema)
     if isinstance(columns, str):
         raise TypeError(f"columns is the string {columns!r}; it must be a list, such as [{columns!r}]")
     names = _score_names(schema)
     if out is None:
         if columns:
             raise ValueError("columns= go into the file of out=; without it predict gives the scores alone")
-        parts = [scores.numpy() for scores in _scores(learner, prepared(dataset, schema))]
+        parts = [scores.numpy() for scores in _scores(learner, dataset)]
         empty = np.empty((0,) if len(names) == 1 else (0, len(names)), np.float32)
         return np.concatenate(parts) if parts else empty
-    carried = pass_through(dataset, columns) if columns else None
+    carried = pass_through(_whole(data, dataset.batch_size), columns) if columns else None
     with atomic_file(out, force) as beside:
-        return _write(beside, _scores(learner, prepared(dataset, schema)), names, carried)
+        return _write(beside, _scores(learner, dataset), names, carried)
 
 
-def prepared(dataset: Dataset, schema: Schema) -> Dataset:
-    """The dataset in file order with the inputs of the model, and no labels, which need not be there."""
-    if dataset.state_dict()["shuffle"] is not None:
+def _prepared(data: Any, schema: Schema) -> Dataset:
+    """The rows in their order with the inputs of the model, and no labels, which need not be there."""
+    if not isinstance(data, Dataset):
+        return frame_dataset(data, schema)
+    if data.state_dict()["shuffle"] is not None:
         raise ValueError("scores are given in the order of the rows, but the dataset has shuffle(); leave it out")
-    inputs = inputs_of(schema)
-    missing = [f for f in inputs if f.cross is None and f.name not in dataset.schema and f.default is None]
-    if missing:
-        first, have = missing[0], ", ".join(feature.name for feature in dataset.schema)
-        raise ValueError(
-            f"the data has no column {', '.join(repr(feature.name) for feature in missing)}, which the model was "
-            f"trained with ({first.name}: {first.kind}, {first.type}); it has {have}. Add it, or "
-            "train with a default= for it in the schema"
-        )
-    return dataset.with_schema(inputs)
+    there = [feature.name for feature in data.schema]
+    inputs = inputs_of(schema, there)
+    check_inputs(inputs, there)
+    return data.with_schema(inputs)
 
 
-def inputs_of(schema: Schema) -> Schema:
-    """The schema without labels and sample weights."""
-    return Schema(feature for feature in schema if feature.kind not in ("label", "weight"))
-
-
-def from_frame(frame: Any, schema: Schema, batch_size: int = BATCH_ROWS) -> Dataset:
-    """A dataset of a frame, whose columns are cast to the types that the model was trained with."""
-    found = pa.table(frame) if isinstance(frame, dict) else as_table(frame)
-    for feature in schema:
-        if feature.name in found.column_names and feature.cross is None:
-            at = found.column_names.index(feature.name)
-            if found.column(at).type == feature.type:
-                continue
-            try:
-                found = found.set_column(at, feature.name, found.column(at).cast(feature.type))
-            except pa.ArrowException as error:
-                raise ValueError(
-                    f"column {feature.name!r} is {found.column(at).type}, but was {feature.type} in training, and "
-                    f"cannot be cast to it: {error}"
-                ) from None
-    return table(found, batch_size=batch_size)
+def _whole(data: Any, batch_size: int) -> Dataset:
+    """All columns of the data."""
+    if isinstance(data, Dataset):
+        return data
+    return table(pa.table(data) if isinstance(data, dict) else data, batch_size=batch_size)
 
 
 def _scores(learner: Learner, dataset: Dataset) -> Iterator[Tensor]:

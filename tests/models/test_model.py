@@ -244,3 +244,15 @@ def test_the_dense_part_compiles_with_the_default_backend():
 
 
 CONFIGS_NAME = {type(made(name, SCHEMA)).__name__: name for name in CONFIGS}
+
+
+def test_a_model_predicts_frames_and_stays_in_its_mode():
+    columns = pa.schema({"user": pa.int64(), "click": pa.int8()})
+    model = DeepFM(hr.data.Schema.infer(columns, label="click"), dim=4)
+    found = model.predict({"user": [1, 2, 1]})
+    assert model.training
+    assert found.shape == (3,)
+    assert found[0] == found[2]
+    assert ((found > 0) & (found < 1)).all()
+    assert len(model.embeddings["user"]) == 0
+    assert model.predict({"user": pa.array([], pa.int64())}).shape == (0,)
