@@ -66,7 +66,7 @@ def test_what_is_missing_is_asked_for(path):
         datasets(DataConfig(label=["click"]))
     with pytest.raises(ValueError, match=r"valid is 1.5; a share of the rows is above 0 and below 1"):
         datasets(DataConfig(path=[path], label=["click"], valid=1.5))
-    with pytest.raises(ValueError, match="model 'din' needs 'history', the name of a feature: model.history=NAME"):
+    with pytest.raises(ValueError, match=r"model 'din' needs 'history', the name of a feature: model.history=NAME"):
         launch(RunConfig.of({"data": {"path": path, "label": "click"}, "model": {"name": "din"}}))
 
 
