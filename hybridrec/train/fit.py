@@ -47,6 +47,7 @@ class Fit:
         """Train until epochs, steps, early stopping or a signal end it."""
         trainer = self.trainer
         self._begin(resume)
+        self._log_every = self.options.log_every or usual_log_every(self.total())
         with determinism(self.options.deterministic), self.saver, self.interruption:
             try:
                 self.display.begin(self.state.step, self._last_step())
@@ -160,7 +161,7 @@ class Fit:
     def _after(self, result: StepResult) -> None:
         """What is due after a step, in this order: record, callbacks, validation, checkpoint."""
         state = self.state
-        if state.step % self.options.log_every == 0:
+        if state.step % self._log_every == 0:
             self.record("train", self.window.take())
         self.trainer.callbacks.on_step(self.trainer, result)
         self.validation.catch_up()
@@ -232,3 +233,12 @@ class Fit:
         self.trainer.keep_record(record)
         self.display.record(record)
         self.trainer.callbacks.call("on_record", self.trainer, record)
+
+
+def usual_log_every(steps: int | None) -> int:
+    """Steps between records, where nobody says otherwise: about fifty records in all.
+
+    >>> [usual_log_every(steps) for steps in (50, 1000, 10**6, None)]
+    [10, 20, 100, 100]
+    """
+    return 100 if steps is None else min(max(steps // 50, 10), 100)

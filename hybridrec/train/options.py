@@ -94,7 +94,7 @@ class TrainOptions:
     | `schedule`, `row_schedule` | learning rates of layers and of rows |
     | `label_weights` | weight of each label's loss, by name |
     | `seed`, `deterministic` | see `hybridrec.train.seeds`; seed None leaves the generators alone |
-    | `log_every` | steps between records in metrics.jsonl |
+    | `log_every` | steps between records in metrics.jsonl; None: about fifty in a fit, 10 to 100 steps apart |
     | `validate_every` | steps between validations; None: at the end of each epoch |
     | `save_every`, `save_minutes` | steps, and minutes, between checkpoints; always one at the end |
     | `keep` | checkpoints kept beside the best |
@@ -116,7 +116,7 @@ class TrainOptions:
     label_weights: Mapping[str, float] | None = field(default=None, hash=False)
     seed: int | None = 0
     deterministic: bool = False
-    log_every: int = 100
+    log_every: int | None = None
     validate_every: int | None = None
     save_every: int | None = None
     save_minutes: float = 10.0
