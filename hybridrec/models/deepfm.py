@@ -34,9 +34,8 @@ class DeepFMNet(nn.Module):
 
     def forward(self, first: Tensor, vectors: Tensor, dense: Tensor) -> Tensor:
         numbers = self.norm(dense)
-        fields = torch.cat([vectors.unflatten(1, (-1, self.dim)), self.fields(numbers)], 1)  # [B, F + n, dim]
-        pairs = fm_interaction(fields).unsqueeze(1)  # one number for all labels
-        return self.first(first, numbers) + pairs + self.deep(torch.cat([vectors, numbers], 1))
+        pairs = fm_interaction(vectors.unflatten(1, (-1, self.dim)), self.fields(numbers))  # [B, F, dim], [B, n, dim]
+        return self.first(first, numbers) + pairs.unsqueeze(1) + self.deep(torch.cat([vectors, numbers], 1))
 
 
 class DeepFM(Model):

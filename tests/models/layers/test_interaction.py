@@ -23,6 +23,13 @@ def test_the_factorisation_machine_sums_the_dots_of_all_pairs(shape):
     assert torch.allclose(fm_interaction(vectors), torch.tensor(naive), atol=1e-5)
 
 
+def test_vectors_of_several_tensors_are_as_those_of_one():
+    vectors = torch.randn(5, 7, 3, dtype=torch.float64, requires_grad=True)
+    parts = vectors[:, :2], vectors[:, 2:2], vectors[:, 2:]
+    assert torch.allclose(fm_interaction(*parts), fm_interaction(vectors))
+    assert torch.autograd.gradcheck(fm_interaction, [part.detach().requires_grad_() for part in parts])
+
+
 @pytest.mark.parametrize("function", [dot_interaction, fm_interaction])
 def test_gradients_are_right(function):
     assert torch.autograd.gradcheck(function, torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True))
