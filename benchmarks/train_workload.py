@@ -84,4 +84,6 @@ def _tables(rows: int, ids: int) -> Iterator[pa.Table]:
         dense = rng.standard_normal((len(DENSE_NAMES), n), dtype=np.float32)
         logits = sum(effect[column] for effect, column in zip(effects, columns, strict=True)) + slopes @ dense - 1.0
         clicks = rng.random(n) < 1 / (1 + np.exp(-logits))
-        yield pa.Table.from_arrays([pa.array(clicks.astype(np.int8)), *map(pa.array, columns), *map(pa.array, dense)], schema=_schema())
+        yield pa.Table.from_arrays(
+            [pa.array(clicks.astype(np.int8)), *map(pa.array, columns), *map(pa.array, dense)], schema=_schema()
+        )

@@ -244,7 +244,8 @@ class Store(ABC):
     ) -> None:
         """Refuse what `load` cannot take, before anything changes."""
         who, count = f"table {self.table.name!r}", len(self.checked(ids))
-        if not self.table.dynamic and len(beyond := ids[(ids < 0) | (ids >= self.table.fixed_rows)]):
+        if not self.table.dynamic and count and not 0 <= ids.numpy().min() <= ids.numpy().max() < self.table.fixed_rows:
+            beyond = ids[(ids < 0) | (ids >= self.table.fixed_rows)]
             raise ValueError(f"{who} has rows 0 … {self.table.fixed_rows - 1}, but id {int(beyond[0])} is to be loaded")
         columns = {column.name: column.width(self.dim) for column in self.rule.state} if self.rule else {}
         if strange := [name for name in state or {} if name not in columns]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
@@ -35,7 +34,7 @@ class DeepFMNet(nn.Module):
     def forward(self, first: Tensor, vectors: Tensor, dense: Tensor) -> Tensor:
         numbers = self.norm(dense)
         pairs = fm_interaction(vectors.unflatten(1, (-1, self.dim)), self.fields(numbers))  # [B, F, dim], [B, n, dim]
-        return self.first(first, numbers) + pairs.unsqueeze(1) + self.deep(torch.cat([vectors, numbers], 1))
+        return self.first(first, numbers) + pairs.unsqueeze(1) + self.deep(vectors, numbers)
 
 
 class DeepFM(Model):

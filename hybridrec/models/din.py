@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
@@ -32,7 +31,7 @@ class DINNet(nn.Module):
         for place, pool in enumerate(self.attention):
             query, keys, offsets = histories[3 * place : 3 * place + 3]
             parts.append(pool(query, keys, offsets))
-        return self.deep(torch.cat(parts, 1))
+        return self.deep(*parts)
 
 
 class DIN(Model):

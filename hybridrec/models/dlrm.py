@@ -37,7 +37,7 @@ class DLRMNet(nn.Module):
             return self.top(dot_interaction(fields))
         below = self.bottom(self.norm(dense))  # [B, dim]
         pairs = dot_interaction(torch.cat([below.unsqueeze(1), fields], 1))
-        return self.top(torch.cat([below, pairs], 1))
+        return self.top(below, pairs)
 
 
 class DLRM(Model):

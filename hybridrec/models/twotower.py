@@ -29,7 +29,7 @@ class Tower(nn.Module):
         self.deep = MLP(width + dense, hidden, out=out, dropout=dropout)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
-        return normalize(self.deep(torch.cat([vectors, self.norm(dense)], 1)), dim=1)
+        return normalize(self.deep(vectors, self.norm(dense)), dim=1)
 
 
 class TwoTowerNet(nn.Module):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
@@ -31,7 +30,7 @@ class WideDeepNet(nn.Module):
 
     def forward(self, wide: Tensor, vectors: Tensor, dense: Tensor) -> Tensor:
         numbers = self.norm(dense)
-        return self.wide(wide, numbers) + self.deep(torch.cat([vectors, numbers], 1))
+        return self.wide(wide, numbers) + self.deep(vectors, numbers)
 
 
 class WideDeep(Model):

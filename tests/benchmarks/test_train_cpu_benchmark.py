@@ -34,8 +34,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answer(cache: Path) -> dict[str, Any]:
-    """All questions, on few rows."""
-    command = [sys.executable, str(BENCHMARKS / "train_cpu.py"), "--json", "--quick", "--cache", str(cache)]
+    """All questions with a goal, on few rows; the other peers run in the check alone."""
+    options = ["--json", "--quick", "--only", "plain,wait,overhead,save", "--cache", str(cache)]
+    command = [sys.executable, str(BENCHMARKS / "train_cpu.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -46,11 +47,12 @@ def answer(cache: Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 def test_the_last_line_has_every_figure(answer: dict[str, Any]) -> None:
-    ratios = ("vs_plain_pytorch", "vs_plain_big_table", "vs_rowwise_dataloader", "save_stall_steps", "restore_vs_disk")
+    ratios = ("vs_plain_pytorch", "save_stall_steps", "restore_vs_disk")
     assert all(answer[key] > 0 for key in ratios)
     assert 0 < answer["loader_wait"] < 1
     assert answer["step_overhead"] > 0
     assert set(answer["by_store"]["slowdown_while_saving"]) == {"fixed", "dynamic"}
+    assert "vs_rowwise_dataloader" not in answer  # was not asked for
     assert {"machine", "versions", "date", "passes", "rows", "batch", "threads"} <= answer.keys()
     assert answer["failed"] == {}
 
@@ -67,8 +69,7 @@ def test_ours_and_all_peers_lose_the_same_before_the_clock(answer: dict[str, Any
 @pytest.mark.timeout(300)
 def test_every_contender_sees_every_row_and_learns_alike(answer: dict[str, Any]) -> None:
     parts = answer["parts"]
-    assert {parts[kind]["rows"] for kind in ("ours", "plain_bags", "plain_big_inline")} == {answer["rows"]}
-    assert parts["rowwise"]["rows"] == answer["short_rows"]
+    assert {parts[kind]["rows"] for kind in ("ours", "plain_bags", "plain_bags_inline")} == {answer["rows"]}
     assert parts["ours"]["loss"] == pytest.approx(parts["plain_bags"]["loss"], abs=0.05)
 
 

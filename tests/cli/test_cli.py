@@ -101,7 +101,8 @@ def test_help_lists_the_commands_and_imports_neither_torch_nor_pyarrow():
     command = [sys.executable, "-c", code, "--help"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
-    assert all(name in result.stdout for name in FLAGS)
+    trained = ("train", "evaluate", "predict", "export", "checkpoint", "doctor")
+    assert all(f" {name} " in result.stdout for name in (*FLAGS, *trained))
 
 
 def test_no_command_imports_torch(tmp_path):
@@ -264,6 +265,11 @@ def test_errors_are_one_line_on_stderr_and_exit_code_1(tmp_path, monkeypatch, wo
         (["synth", "a.parquet", "--rows", "-5"], "is no number of rows"),
         (["synth", "a.parquet", "--files", "0"], "--files"),
         (["synth", "a.parquet", "--colour", "red"], "No such option"),
+        (["train", "a.parquet", "--epochs", "0"], "--epochs"),
+        (["evaluate", "runs/a"], "Missing argument 'DATA...'"),
+        (["predict", "runs/a", "a.parquet"], "Missing option '--out'"),
+        (["export", "runs/a"], "Missing option '--out'"),
+        (["checkpoint", "polish"], "No such command"),
         (["paint"], "No such command"),
     ],
 )

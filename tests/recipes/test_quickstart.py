@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
+from hybridrec.cli import app
 from hybridrec.data.synthetic import tables
 from recipes.quickstart import best_auc, make_way
 
@@ -66,9 +68,10 @@ def test_it_trains_and_tells_the_auc_reached_beside_the_best(tmp_path):
     assert sorted(entry.name for entry in folder.iterdir()) == ["clicks.parquet", "run"]
 
     for name in ("evaluate", "predict"):
-        words = shlex.split(next(line for line in done.stdout.splitlines() if f" {name} " in line))
-        shown = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-        assert shown.returncode == 0, shown.stderr
+        program, *words = shlex.split(next(line for line in done.stdout.splitlines() if f" {name} " in line))
+        assert (ROOT / program).exists()
+        shown = CliRunner().invoke(app, words)
+        assert shown.exit_code == 0, shown.output
     assert pq.read_table(folder / "scores.parquet").column_names == ["id_26", "score"]
 
 
@@ -146,11 +149,12 @@ def test_an_interrupted_generation_leaves_nothing(tmp_path, number):
     "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGKILL))]
 )
 def test_an_interrupted_training_goes_on_and_ends_as_if_left_alone(tmp_path, number):
-    words = ("--rows", 10_000, "--batch-size", 64)
+    words = ("--rows", 10_000, "--batch-size", 64, "--epochs", 3)
     process = start(tmp_path, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    while not process.stderr.readline().startswith("valid"):
+    saved = tmp_path / "run" / "checkpoints"
+    while all(path.suffix == ".part" for path in saved.glob("step-*")):
         assert process.poll() is None
+        time.sleep(0.02)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
@@ -161,9 +165,9 @@ def test_an_interrupted_training_goes_on_and_ends_as_if_left_alone(tmp_path, num
     assert second.returncode == 0, second.stderr
     assert "holds a run that was interrupted, which goes on" in second.stdout
     assert "resumed from" in second.stderr
-    assert [each["step"] for each in records(tmp_path) if each["kind"] == "valid"] == [35, 70, 105, 140, 141]
-    alone = run(tmp_path, *words)
-    assert fact("AUC", second.stdout) == fact("AUC", alone.stdout)
+    assert [each["step"] for each in records(tmp_path) if each["kind"] == "valid"] == [*range(35, 423, 35), 423]
+    if number != signal.SIGINT:  # a third run is for the slow tests
+        assert fact("AUC", second.stdout) == fact("AUC", run(tmp_path, *words).stdout)
 
 
 def test_a_terminal_gets_a_bar(tmp_path):

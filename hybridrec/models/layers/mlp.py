@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -18,12 +20,15 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class MLP(nn.Sequential):
     """From [B, width] through hidden layers to [B, out], or to the last hidden layer where `out` is None.
 
-    After each hidden layer come the activation and dropout. `self.out` is the width of the result.
+    After each hidden layer come the activation and dropout. `self.out` is the width of the result. The input may come
+    as several tensors that lie side by side, [B, m] and [B, width - m], without the cost of joining them.
 
     >>> import torch
     >>> mlp = MLP(8, (16, 4), out=1, dropout=0.1)
     >>> mlp(torch.zeros(3, 8)).shape, mlp.out
     (torch.Size([3, 1]), 1)
+    >>> mlp(torch.zeros(3, 6), torch.zeros(3, 2)).shape
+    torch.Size([3, 1])
     """
 
     def __init__(
@@ -46,3 +51,16 @@ class MLP(nn.Sequential):
             parts.append(nn.Linear(width, out))
         super().__init__(*parts)
         self.out = width if out is None else out
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if len(inputs) == 1 or not len(self):
+            return super().forward(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1))
+        first, *rest = self
+        assert isinstance(first, nn.Linear)
+        columns = first.weight.split([each.shape[1] for each in inputs], 1)
+        x = linear(inputs[0], columns[0], first.bias)
+        for each, weight in zip(inputs[1:], columns[1:], strict=True):
+            x = x + linear(each, weight)
+        for layer in rest:
+            x = layer(x)
+        return x

@@ -38,3 +38,11 @@ def test_dropout_acts_in_training_only():
 def test_an_unknown_activation_lists_the_known_ones():
     with pytest.raises(ValueError, match="'swish'; valid are relu, gelu"):
         MLP(3, (4,), activation="swish")
+
+
+@pytest.mark.parametrize("hidden", [(5, 4), ()])
+def test_tensors_side_by_side_are_as_one(hidden):
+    mlp, x = MLP(6, hidden, out=2), torch.randn(3, 6)
+    assert torch.allclose(mlp(x[:, :2], x[:, 2:5], x[:, 5:]), mlp(x), atol=1e-6)
+    nothing = MLP(6, ())
+    assert torch.equal(nothing(x[:, :2], x[:, 2:]), x)
