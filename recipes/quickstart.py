@@ -1,16 +1,18 @@
-"""Generate synthetic clicks, then stream them as shuffled batches: `make quickstart`.
+"""Generate synthetic clicks, then train a DeepFM on them: `make quickstart`.
 
-Everything goes into ./quickstart, which git ignores. A second run uses the file that is there.
+Everything goes into ./quickstart, which git ignores. A second run uses the data that is there, goes on with a training
+that was interrupted, and trains anew where one had come to its end.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,55 +23,57 @@ from hybridrec.cli.progress import human_bytes, progress
 
 if TYPE_CHECKING:
     from hybridrec.data import Dataset
+    from hybridrec.train import Trainer
 
 FOLDER = Path("quickstart")
 SEED = 0
-
-
-@dataclass
-class Tally:
-    """What has come out of the loader so far."""
-
-    rows: int = 0
-    batches: int = 0
-    ids: int = 0
-    bytes: int = 0
-    clicks: float = 0.0
-    seconds: float = 0.0
+HELD_OUT = 0.1  # the share of the rows, the last ones, that tell how good the model is
+OUR_OWN = "quickstart"  # the entry of a run's config.json that says what it was trained on
 
 
 def quickstart(
-    rows: Annotated[int, typer.Option(min=1, help="Rows of click data to generate.")] = 500_000,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data, each in another order.")] = 5,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 8192,
-    folder: Annotated[Path, typer.Option(help="Where the data lie.")] = FOLDER,
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of click data to generate.")] = 2_000_000,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data, each in another order.")] = 1,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 2048,
+    folder: Annotated[Path, typer.Option(help="Where data and run lie.")] = FOLDER,
 ) -> None:
-    """Generate synthetic click data, and stream them with shuffle as packed batches."""
-    path = folder / "clicks.parquet"
-    about = prepare(path, rows)
+    """Generate synthetic click data, train a DeepFM on them, and tell how close it comes to the best possible."""
+    path, out = folder / "clicks.parquet", folder / "run"
+    asked = {"rows": rows, "epochs": epochs, "batch_size": batch_size}
+    prepare(path, rows)
+    resume = make_way(out, asked)
     import hybridrec as hr  # torch comes with the first dataset
 
-    ds = hr.data.parquet(path, label="click", batch_size=batch_size).shuffle(seed=SEED)
-    for line in (f"\n{len(ds.schema)} columns, by the schema:", *_columns(ds), f"\n{ds}\n"):
+    ds = hr.data.parquet(path, label="click", batch_size=batch_size)
+    for line in (f"\n{len(ds.schema)} columns, by the schema:", *_columns(ds), ""):
         typer.echo(line)
-    before = _peak_memory()
-    tally = stream(ds, epochs)
-    for line in _summary(tally, about, path, before):
+    train, held_out = ds.split(1 - HELD_OUT)
+    trainer = make_trainer(train, out, asked)
+    typer.echo(f"training {trainer.model.summary().splitlines()[0]}")  # pyright: ignore[reportCallIssue] (a Model)
+    began = time.monotonic()
+    try:
+        trainer.fit(train.shuffle(seed=SEED), held_out, epochs=epochs, resume="auto" if resume else None)
+    except KeyboardInterrupt:
+        typer.echo("run the same command again to go on from there", err=True)
+        raise
+    seconds = time.monotonic() - began
+    best = best_auc(range(rows - held_out.num_rows, rows))
+    for line in _summary(trainer, held_out.num_rows, best, seconds, path):
         typer.echo(line)
     typer.echo("\nWhat to try next:")
-    for command in _next_steps(path):
+    for command in _next_steps(path, out):
         typer.echo(f"  {command}")
-    typer.echo("docs/data.md tells how to load data of your own.")
+    typer.echo("docs/training.md tells how to train on data of your own.")
 
 
-def prepare(path: Path, rows: int) -> dict[str, Any]:
-    """Write the click data unless they are there; returns what their footer says of them."""
+def prepare(path: Path, rows: int) -> None:
+    """Write the click data unless they are there."""
     from hybridrec.data.synthetic import Clicks, write
 
     about, wanted = _about(path), (rows, SEED, asdict(Clicks()))
     if about is not None and (about["rows"], about["seed"], about["clicks"]) == wanted:
         typer.echo(f"{path} is there: {rows:,} rows, {human_bytes(path.stat().st_size)}")
-        return about
+        return
     if about is not None:
         typer.echo(f"{path} holds {about['rows']:,} other rows and is replaced")
     made_folder = not path.parent.exists()
@@ -90,30 +94,56 @@ def prepare(path: Path, rows: int) -> dict[str, Any]:
         raise
     seconds = time.monotonic() - start
     typer.echo(f"generated {path}: {rows:,} rows, {human_bytes(written.bytes)}, in {seconds:.1f} s")
-    about = _about(path)
-    assert about is not None, f"{path} was just written"
-    return about
 
 
-def stream(ds: Dataset, epochs: int) -> Tally:
-    """Iterate the dataset some times and add up what it gives."""
-    total = Tally()
-    for epoch in range(epochs):
-        now, start = Tally(), time.perf_counter()
-        with progress(f"epoch {epoch + 1} of {epochs}") as show:
-            for batch in ds:
-                assert batch.label is not None
-                assert batch.arena is not None
-                now.rows += len(batch)
-                now.batches += 1
-                now.ids += len(batch.ids.values)
-                now.bytes += len(batch.arena)
-                now.clicks += float(batch.label.sum())
-                now.seconds = time.perf_counter() - start
-                show(now.batches, len(ds), f"{now.rows / now.seconds:,.0f} rows/s")
-        typer.echo(f"epoch {epoch + 1} of {epochs}: {now.rows:,} rows in {now.seconds:.2f} s")
-        total = Tally(*(a + b for a, b in zip(vars(total).values(), vars(now).values(), strict=True)))
-    return total
+def make_way(out: Path, asked: dict[str, Any]) -> bool:
+    """Whether the run that is there goes on; one that is over, or was asked for otherwise, is removed."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return False
+    try:
+        found = json.loads((out / "config.json").read_text())[OUR_OWN]
+    except (OSError, ValueError, KeyError, TypeError):  # no file, no JSON, no such entry, no mapping
+        raise ValueError(
+            f"{out} exists and is no run of the quickstart; move it away, or choose another --folder"
+        ) from None
+    from hybridrec.train.run_directory import RunDirectory
+
+    over = any(record["kind"] == "final" for record in RunDirectory(out).records())
+    if found == asked and not over:
+        typer.echo(f"{out} holds a run that was interrupted, which goes on")
+        return True
+    typer.echo(
+        f"{out} holds a run that {'has ended' if over else 'was asked for otherwise'} and is replaced: training anew"
+    )
+    shutil.rmtree(out)
+    return False
+
+
+def make_trainer(train: Dataset, out: Path, asked: dict[str, Any]) -> Trainer:
+    """A DeepFM under a Trainer, with their defaults; many metrics and records, for the report."""
+    import hybridrec as hr
+    from hybridrec.train import TrainOptions, seed_everything
+
+    seed_everything(SEED)  # before the layers are drawn
+    steps = len(train)
+    options = TrainOptions(seed=SEED, log_every=max(1, steps // 40), validate_every=-(-steps // 4))
+    metrics = ("auc", "logloss", "ne", "calibration")
+    trainer = hr.Trainer(hr.models.DeepFM(train.schema, seed=SEED), out=out, metrics=metrics, options=options)
+    trainer.about[OUR_OWN] = asked
+    return trainer
+
+
+def best_auc(rows: range) -> float | None:
+    """The AUC of the true click probabilities of these rows against their labels: no model can expect more."""
+    from hybridrec.data.synthetic.auc import StreamingAuc
+    from hybridrec.data.synthetic.clicks import BLOCK, Clicks, Planted
+
+    planted, auc = Planted(Clicks(), SEED), StreamingAuc()
+    for number in range(rows.start // BLOCK, -(-rows.stop // BLOCK)):
+        block = planted.block(number)
+        kept = slice(max(rows.start - number * BLOCK, 0), rows.stop - number * BLOCK)
+        auc.add(block.probability[kept], block.click[kept])
+    return auc.value()
 
 
 def _about(path: Path) -> dict[str, Any] | None:
@@ -148,27 +178,34 @@ def _columns(ds: Dataset) -> list[str]:
     return [f"  {len(parts[kind]):>2} {kind:<13} {names}" for kind, names in shown.items()]
 
 
-def _summary(tally: Tally, about: dict[str, Any], path: Path, before: float) -> list[str]:
-    best = "undefined" if about["best_auc"] is None else f"{about['best_auc']:.4f}"
-    facts = {
-        "rows": f"{tally.rows:,} in {tally.batches:,} batches, {tally.seconds:.1f} s",
-        "speed": f"{tally.rows / tally.seconds:,.0f} rows/s, {tally.ids / tally.seconds:,.0f} ids/s",
-        "batches": f"{human_bytes(tally.bytes)} of ids, dense values and labels",
-        "mean label": f"{tally.clicks / tally.rows:.4f}",
-        "best AUC": f"{best} (of the planted click model; no model can expect more)",
-        "peak memory": f"{human_bytes(_peak_memory())} ({human_bytes(before)} before the first batch)",
-        "data": f"{path} ({human_bytes(path.stat().st_size)})",
-    }
+def _summary(trainer: Trainer, held_out: int, best: float | None, seconds: float, path: Path) -> list[str]:
+    final, run = trainer.history.final, trainer.run
+    assert final is not None, "a fit that ends leaves a final record"
+    assert run is not None, "the trainer was given a folder"
+    reached = final["auc"]
+    facts = {"trained": f"{trainer.state.rows:,} rows in {trainer.step:,} steps; this time {seconds:.1f} s"}
+    facts["AUC"] = f"{reached:.4f} on {held_out:,} rows that were held out"
+    if best is not None and best > 0.5:
+        share = (reached - 0.5) / (best - 0.5)
+        facts["best AUC"] = f"{best:.4f} on the same rows, by the planted click model; no model can expect more"
+        facts["reached"] = f"{100 * share:.1f} % of the way from chance (0.5) to the best"
+    facts["peak memory"] = human_bytes(_peak_memory())
+    facts["data"] = f"{path} ({human_bytes(path.stat().st_size)})"
+    facts["report"] = f"{run.path / 'report.html'} (open it in a browser)"
     return ["", *(f"{name:<12} {fact}" for name, fact in facts.items())]
 
 
-def _next_steps(path: Path) -> list[str]:
+def _next_steps(path: Path, out: Path) -> list[str]:
     """Commands that work from here, with the tools beside this Python."""
     tools = Path(sys.executable).parent
     tools = tools.relative_to(Path.cwd()) if tools.is_relative_to(Path.cwd()) else tools
+    hybridrec = tools / "hybridrec"
     return [
-        f"{tools / 'hybridrec'} inspect {path}",
-        f"{tools / Path(sys.executable).name} -m recipes.quickstart --rows 2000000 --epochs 1",
+        f"{hybridrec} evaluate {out} {path}",
+        f"{hybridrec} predict {out} {path} --out {out.parent / 'scores.parquet'} --column id_26 --force",
+        f"{hybridrec} export {out} --out {out.parent / 'served'}",
+        f"{hybridrec} train {path} --label click --valid 0.1 --model dcnv2 --out {out.parent / 'dcnv2'}",
+        f"{tools / Path(sys.executable).name} -m recipes.quickstart --rows 5000000",
         "make test",
     ]
 
