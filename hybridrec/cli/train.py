@@ -82,7 +82,7 @@ def train(
 def _set(values: dict[str, Any], section: str, given: dict[str, Any]) -> None:
     """Put what was given on the command line over the configuration."""
     kept = {name: value for name, value in given.items() if value not in (None, [])}
-    if kept or section in values:
+    if kept and isinstance(values.get(section, {}), dict):  # else the configuration says what is wrong
         values[section] = {**values.get(section, {}), **kept}
 
 

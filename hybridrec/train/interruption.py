@@ -17,7 +17,7 @@ class Interrupted(Exception):
 class Interruption:
     """Within it, the first signal only sets `number`; the second acts as it did before, at once.
 
-    Signals reach the main thread alone: in another one, nothing changes.
+    Signals reach the main thread alone: in another one, nothing changes. Nor does it for a signal that is ignored.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,8 @@ class Interruption:
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # of a job in the background
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

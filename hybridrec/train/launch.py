@@ -15,7 +15,7 @@ from hybridrec.train.seeds import seed_everything
 from hybridrec.train.trainer import Trainer
 
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
-STEPS_AN_EPOCH = 200  # that a small data set should give
+STEPS_AN_EPOCH = 800  # that a small data set should give
 OPENERS = {".csv": csv, ".tsv": csv, ".arrow": ipc, ".feather": ipc, ".ipc": ipc}
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from hybridrec.embedding.owner import groups_of
 from hybridrec.optim import RowOptimizer, RowWiseAdagrad
 
-DENSE_LR = 1e-3
+DENSE_LR = 2e-3
 ROW_LR = 0.02
 
 DenseChoice = torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None

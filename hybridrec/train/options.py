@@ -130,6 +130,16 @@ class TrainOptions:
         for name in ("accumulate", "log_every", "keep", "validate_every", "save_every"):
             if getattr(self, name) is not None:
                 _whole(f"TrainOptions.{name}", getattr(self, name), 1)
+        for name in ("bf16", "deterministic", "tensorboard"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"TrainOptions.{name} is {getattr(self, name)!r}; it must be true or false")
+        for name in ("clip_norm", "save_minutes"):
+            if getattr(self, name) is not None:
+                _number(f"TrainOptions.{name}", getattr(self, name))
+        if not isinstance(self.label_weights, Mapping | None):
+            raise ValueError(f"TrainOptions.label_weights is {self.label_weights!r}; it must name a weight per label")
+        if not isinstance(self.early_stopping, EarlyStopping | None):
+            raise ValueError(f"TrainOptions.early_stopping is {self.early_stopping!r}; it must have a metric and more")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"TrainOptions.clip_norm is {self.clip_norm!r}; it must be above 0, or None")
         if not self.save_minutes > 0:

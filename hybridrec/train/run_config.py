@@ -40,6 +40,12 @@ class DataConfig:
     seed: int = 0
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "seed", "threads"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+                raise ValueError(f"data.{name} is {value!r}; it must be a whole number")
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -91,9 +97,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text()) if file.suffix == ".json" else tomllib.loads(file.read_text())
     except FileNotFoundError:
-        raise FileNotFoundError(f"no configuration file {file}") from None
+        raise FileNotFoundError(f"there is no file {file}; --config takes the path of a TOML or JSON file") from None
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} holds a {type(values).__name__}; a configuration has sections: {', '.join(SECTIONS)}")
     if "run" in values:
         return dict(values["run"])
     if "fit" in values:
@@ -151,4 +159,7 @@ def optimizer_kind(section: str, values: Mapping[str, Any], kinds: Mapping[str, 
     if kinds is ROW_KINDS:
         valid += ["overrides", "clip_row_norm", "weight_bound", "nan"]
     options = {key: value for key, value in values.items() if key != "kind"}
+    lr = options.get("lr", 0)
+    if isinstance(lr, bool) or not isinstance(lr, int | float) or not lr >= 0:
+        raise ValueError(f"{section}.lr is {lr!r}; it must be a number from 0 on")
     return kind, dict(checked(section, options, ["kind", *valid]))

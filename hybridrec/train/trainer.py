@@ -37,7 +37,7 @@ class Trainer:
     """Trains a model on batches: one line for the usual, and every part of it can be had alone.
 
     `model(batch)` gives outputs; any module will do. `optimizer` is one of torch, or a function of parameters;
-    `row_optimizer` one of `hybridrec.optim`, or a function of the model; without them, Adam(1e-3) and
+    `row_optimizer` one of `hybridrec.optim`, or a function of the model; without them, Adam(2e-3) and
     RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
     `out` is the folder of the run. Everything else is in `options`.
 

@@ -77,4 +77,4 @@ def test_csv_is_read_by_its_ending(tmp_path):
 
 
 def test_batch_sizes_are_powers_of_two_within_bounds():
-    assert [batch_size_for(rows) for rows in (0, 100_000, 10**6, 10**9)] == [64, 256, 4096, 8192]
+    assert [batch_size_for(rows) for rows in (0, 100_000, 10**6, 10**9)] == [64, 64, 1024, 8192]

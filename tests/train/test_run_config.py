@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -83,8 +84,32 @@ def test_a_change_of_nothing_known_is_refused():
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no configuration file .*none.toml"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none.toml; --config takes"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(ValueError, match=r"bad.toml cannot be read: "):
         read_config(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.lr=fast", "optimizer.lr is 'fast'; it must be a number from 0 on"),
+        ("row_optimizer.lr=-1", "row_optimizer.lr is -1; it must be a number from 0 on"),
+        ("train.clip_norm=abc", "TrainOptions.clip_norm is 'abc'; it must be a number from 0 on"),
+        ("train.save_minutes=abc", "TrainOptions.save_minutes is 'abc'; it must be a number from 0 on"),
+        ("train.label_weights=3", "TrainOptions.label_weights is 3; it must name a weight per label"),
+        ("train.bf16=maybe", "TrainOptions.bf16 is 'maybe'; it must be true or false"),
+        ("train.early_stopping=3", "TrainOptions.early_stopping is 3; it must have a metric and more"),
+        ("data.batch_size=abc", "data.batch_size is 'abc'; it must be a whole number"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_the_rule(override, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RunConfig.of(with_overrides({}, [override]))
+
+
+def test_a_configuration_is_sections_not_a_list(tmp_path):
+    (tmp_path / "run.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match="holds a list; a configuration has sections"):
+        read_config(tmp_path / "run.json")

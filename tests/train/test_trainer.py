@@ -91,7 +91,7 @@ def test_a_run_directory_holds_what_it_says(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert config["model"]["name"] == "deepfm"
     assert config["model"]["config"]["dim"] == 4
-    assert config["optimizer"]["lr"] == 1e-3
+    assert config["optimizer"]["lr"] == 2e-3
     assert config["row_optimizer"]["kind"] == "RowWiseAdagrad"
     plan = json.loads((folder / "plan.json").read_text())["tables"]
     assert {(name, table["dim"]) for name, table in plan.items()} >= {("user", 4), ("wide.user", 1)}
