@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
 
     return {
         "python": {"version": platform.python_version(), "path": sys.executable},
-        "packages": {"hybridrec": _own_version(), **_versions()},
+        "packages": {"hybridrec": _own_version(), **_versions(), "torch": torch.__version__},
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
             "cpu": processor(),

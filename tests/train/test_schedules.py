@@ -25,7 +25,7 @@ def test_both_optimizers_follow_their_own_schedule():
     options = replace(QUIET, log_every=1, schedule=Schedule("linear"), row_schedule=Schedule(warmup=5))
     trainer = trainer_of(ds, options=options)
     trainer.fit(ds)
-    assert trainer.history.values("lr", "train") == pytest.approx([1e-3 * (1 - n / 10) for n in range(1, 11)])
+    assert trainer.history.values("lr", "train") == pytest.approx([2e-3 * (1 - n / 10) for n in range(1, 11)])
     assert trainer.history.values("row_lr", "train")[:5] == pytest.approx([0.008, 0.012, 0.016, 0.02, 0.02])
 
 
