@@ -33,12 +33,17 @@ class DenseStore(NativeStore):
 
     @property
     def weight(self) -> Tensor:
-        """All rows [n, dim] as they lie in memory: writing to it changes them."""
+        """All rows [n, dim] as they lie in memory: writing to it changes them.
+
+        Whoever asks for it may write, so captures first copy what they have not read.
+        """
+        self.native.changing_all()
         return self._weight
 
     def state(self, name: str) -> Tensor:
         """All rows' optimizer state of this name, [n, dim] or [n], as it lies in memory until a rule is attached."""
         assert self.rule is not None, "no optimizer has attached its state"
+        self.native.changing_all()
         values = torch.from_numpy(self.native.state(self.rule.names.index(name)))
         return values[:, 0] if self.rule.state[self.rule.names.index(name)].per_row else values
 
@@ -72,7 +77,7 @@ class DenseStore(NativeStore):
 
     def refill(self, held: Capture) -> None:
         self._take(held.rule)
-        self.native.changing_all()
+        self.native.changing_all()  # `_write` says nothing
         if held.most < len(self):
             self.clear()
         for part in held.chunks():
@@ -89,7 +94,6 @@ class DenseStore(NativeStore):
         self.load(ids, initial_rows(self.table.init, key, ids, self.dim, self.dtype))
 
     def clear(self) -> None:
-        self.native.changing_all()
         self.weight.copy_(self._view(_fresh(self.table, self.seed).weight()))
         for column in self.rule.state if self.rule else ():
             self.state(column.name).fill_(column.fill)

@@ -139,8 +139,6 @@ def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
 def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
     if isinstance(home, DenseStore | TableWeight):
-        if isinstance(home, DenseStore):
-            home.native.changing_all()
         with torch.no_grad():
             home.weight.copy_(parts["weight"])
         return

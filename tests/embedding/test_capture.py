@@ -67,6 +67,7 @@ def test_what_a_capture_reads_is_what_the_store_held_then(kind, dtype, data):
         "load": lambda: store.load(torch.tensor([3, 7]), torch.ones(2, 3)),
         "erase": lambda: store.erase(torch.tensor([1, 2])),
         "clear": store.clear,
+        "view": lambda: store.weight.fill_(7) if kind == "fixed" else None,  # pyright: ignore
         "attach": lambda: rows.release(),  # pyright: ignore
         "state": lambda: emb.load_state_dict(emb.state_dict()),
     }
