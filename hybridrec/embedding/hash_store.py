@@ -115,6 +115,9 @@ class HashStore(NativeStore):
         return None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
 
     def refill(self, held: Capture) -> None:
+        assert self.table.capacity is not None
+        if held.most > self.table.capacity:
+            raise full_error(self.table, f"holds {self.table.capacity} rows, and {held.most} are to be restored")
         self._take(held.rule)
         try:
             self.native.reserve_empty(held.most)

@@ -207,7 +207,10 @@ class Store(ABC):
 
     def restore(self, held: Snapshot | Capture) -> None:
         """Hold what another store held, and nothing else; state that is not there begins at its fill."""
-        self.refill(CopiedCapture(held) if isinstance(held, Snapshot) else held)
+        if isinstance(held, Snapshot):  # what does not fit is refused before anything changes
+            self.check(held.data.ids, held.data.rows, None, held.data.touched, held.data.counts)
+            held = CopiedCapture(held)
+        self.refill(held)
 
     @abstractmethod
     def refill(self, held: Capture) -> None:

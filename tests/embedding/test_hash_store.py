@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -105,3 +107,15 @@ def test_the_sketch_survives_a_snapshot():
     other.restore(made.snapshot())
     train(other, 5)
     assert other.ids().tolist() == [5]
+
+
+def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_changes():
+    large, small = store(10), store(2)
+    train(large, 1, 2, 3)
+    train(small, 7)
+    with pytest.raises(ValueError, match="table 'user' holds 2 rows, and 3 are to be restored; give it a larger"):
+        small.restore(large.snapshot())
+    held = large.snapshot()
+    with pytest.raises(ValueError, match=r"rows must be \[3, 2\]"):
+        small.restore(dataclasses.replace(held, data=held.data._replace(rows=torch.ones(3, 5))))
+    assert small.ids().tolist() == [7]
