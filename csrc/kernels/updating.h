@@ -216,9 +216,9 @@ void update_rows(Update& u) {
   }
 }
 
-// Rows of exactly N vectors of floats, with plain gradients: all of it stays in registers.
-template <Rule R, int N>
-void update_vectors(Update& u) {
+// Rows of N vectors of floats, the last one Whole or the Rest of them, with plain gradients: all of it stays in registers.
+template <Rule R, int N, typename Last>
+void update_vectors(Update& u, Last last) {
   const StepVectors s(u.step);
   const bool plain = u.step.weight_decay == 0 && u.step.grad_scale == 1;
   for (int64_t row = 0; row < u.row_count; ++row) {
@@ -228,7 +228,8 @@ void update_vectors(Update& u) {
     for (int64_t i = u.starts[row]; i < u.starts[row + 1]; ++i) {
       if (i + kGradsAhead<N> < u.count) prefetch(plain_grad(u, i + kGradsAhead<N>), N * Vec::kLanes * 4);
       const float* from = plain_grad(u, i);
-      for (int v = 0; v < N; ++v) g[v] = g[v] + Vec::load(from + v * Vec::kLanes);
+      for (int v = 0; v + 1 < N; ++v) g[v] = g[v] + Vec::load(from + v * Vec::kLanes);
+      g[N - 1] = g[N - 1] + load(from + (N - 1) * Vec::kLanes, last);
     }
     Vec sum = g[0] * g[0];
     for (int v = 1; v < N; ++v) sum = sum.fma(g[v], g[v]);
@@ -243,10 +244,12 @@ void update_vectors(Update& u) {
     auto* w = reinterpret_cast<float*>(u.rows.at(slot));
     float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);
     const Vec rate = R == Rule::RowWiseAdagrad ? rowwise_rate(u, first, squares) : s.lr;
-    for (int v = 0; v < N; ++v) {
+    const auto step = [&](int v, auto lanes) {
       const int c = v * Vec::kLanes;
-      stepped<R>(s, rate, Vec::load(w + c), g[v], first + c, second + c, Whole{}).store(w + c);
-    }
+      store(stepped<R>(s, rate, load(w + c, lanes), g[v], first + c, second + c, lanes), w + c, lanes);
+    };
+    for (int v = 0; v + 1 < N; ++v) step(v, Whole{});
+    step(N - 1, last);
   }
 }
 
@@ -254,11 +257,12 @@ template <Rule R>
 void update_type(Update& u) {
   if (u.spec.type == RowType::F16) return update_rows<R, RowType::F16>(u);
   if (u.spec.type == RowType::BF16) return update_rows<R, RowType::BF16>(u);
+  if (u.plain && u.spec.dim < Vec::kLanes) return update_vectors<R, 1>(u, Rest{static_cast<int>(u.spec.dim)});
   switch (u.plain ? u.spec.dim : 0) {
-    case Vec::kLanes: return update_vectors<R, 1>(u);
-    case 2 * Vec::kLanes: return update_vectors<R, 2>(u);
-    case 4 * Vec::kLanes: return update_vectors<R, 4>(u);
-    case 8 * Vec::kLanes: return update_vectors<R, 8>(u);
+    case Vec::kLanes: return update_vectors<R, 1>(u, Whole{});
+    case 2 * Vec::kLanes: return update_vectors<R, 2>(u, Whole{});
+    case 4 * Vec::kLanes: return update_vectors<R, 4>(u, Whole{});
+    case 8 * Vec::kLanes: return update_vectors<R, 8>(u, Whole{});
     default: return update_rows<R, RowType::F32>(u);
   }
 }

@@ -33,7 +33,7 @@ class DeepFMNet(nn.Module):
 
     def forward(self, first: Tensor, vectors: Tensor, dense: Tensor) -> Tensor:
         numbers = self.norm(dense)
-        pairs = fm_interaction(vectors.unflatten(1, (-1, self.dim)), self.fields(numbers))  # [B, F, dim], [B, n, dim]
+        pairs = fm_interaction(vectors.unflatten(1, (-1, self.dim)), self.fields.sums(numbers))
         return self.first(first, numbers) + pairs.unsqueeze(1) + self.deep(vectors, numbers)
 
 

@@ -6,6 +6,7 @@ from hybridrec.models.layers.attention import AttentionPooling as AttentionPooli
 from hybridrec.models.layers.cross import CrossLayer as CrossLayer
 from hybridrec.models.layers.dense_fields import DenseFields as DenseFields
 from hybridrec.models.layers.first_order import FirstOrder as FirstOrder
+from hybridrec.models.layers.interaction import FieldSums as FieldSums
 from hybridrec.models.layers.interaction import dot_interaction as dot_interaction
 from hybridrec.models.layers.interaction import fm_interaction as fm_interaction
 from hybridrec.models.layers.mlp import MLP as MLP

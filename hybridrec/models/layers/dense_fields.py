@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hybridrec.models.layers.interaction import FieldSums
+
 
 class DenseFields(nn.Module):
     """Numbers [B, n] to vectors [B, n, dim]: each column has a learned vector, multiplied by the number.
@@ -21,3 +23,8 @@ class DenseFields(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         return numbers.unsqueeze(2) * self.vectors
+
+    def sums(self, numbers: Tensor) -> FieldSums:
+        """The sums of the vectors, without making the vectors: two small matrix products, never in half precision."""
+        with torch.autocast(numbers.device.type, enabled=False):
+            return FieldSums(numbers @ self.vectors, numbers.square() @ self.vectors.square().sum(1))

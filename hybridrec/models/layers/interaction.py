@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +22,15 @@ def dot_interaction(vectors: Tensor) -> Tensor:
     return products.flatten(1).index_select(1, first * n + second)
 
 
-def fm_interaction(*vectors: Tensor) -> Tensor:
-    """The sum of the dot products of all pairs of vectors [B, n, D], of several tensors together: [B].
+class FieldSums(NamedTuple):
+    """Of the vectors [B, n, D] of some fields, what a factorisation machine needs: all that a pair's partner sees."""
+
+    total: Tensor  # [B, D], the sum of the vectors
+    squares: Tensor  # [B], the sum of their squared lengths
+
+
+def fm_interaction(*fields: Tensor | FieldSums) -> Tensor:
+    """The sum of the dot products of all pairs of vectors [B, n, D], of several tensors or sums together: [B].
 
     The factorisation machine's identity: twice the sum over pairs is the square of the sum less the sum of squares.
     It takes time that grows with the number of vectors, not of pairs.
@@ -31,29 +38,34 @@ def fm_interaction(*vectors: Tensor) -> Tensor:
     >>> fm_interaction(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[[5.0, 6.0]]]))
     tensor([67.])
     """
+    sums = [each if isinstance(each, FieldSums) else field_sums(each) for each in fields]
+    total, squares = sums[0]
+    for each in sums[1:]:
+        total, squares = total + each.total, squares + each.squares
+    return 0.5 * (total.square().sum(1) - squares)
+
+
+def field_sums(vectors: Tensor) -> FieldSums:
+    """The sums of vectors [B, n, D].
+
+    >>> field_sums(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
+    FieldSums(total=tensor([[4., 6.]]), squares=tensor([30.]))
+    """
     if torch.compiler.is_compiling():  # compilers fuse the passes themselves
-        return _fm(*vectors)[0]
-    return FMInteraction.apply(*vectors)  # pyright: ignore[reportReturnType]
+        return FieldSums(vectors.sum(1), vectors.square().flatten(1).sum(1))
+    return FieldSums(*_Sums.apply(vectors))  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def _fm(*vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """The interaction [B], and the sum of the vectors [B, D]."""
-    total = sum((each.sum(1) for each in vectors[1:]), vectors[0].sum(1))
-    squares = sum(torch.linalg.vector_norm(each.flatten(1), dim=1).square() for each in vectors)
-    return 0.5 * (total.square().sum(1) - squares), total
-
-
-class FMInteraction(torch.autograd.Function):
-    """The identity with its gradient by hand, the sum less the vector: a third of the passes over memory."""
+class _Sums(torch.autograd.Function):
+    """Both sums with their gradient by hand: one pass over memory where autograd makes three."""
 
     @staticmethod
-    def forward(ctx: Any, *vectors: Tensor) -> Tensor:
-        out, total = _fm(*vectors)
-        ctx.save_for_backward(total, *vectors)
-        return out
+    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(vectors)
+        return vectors.sum(1), torch.linalg.vector_norm(vectors.flatten(1), dim=1).square()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        total, *vectors = ctx.saved_tensors
-        return tuple((total.unsqueeze(1) - each).mul_(grad[:, None, None]) for each in vectors)
+    def backward(ctx: Any, total: Tensor, squares: Tensor) -> Tensor:
+        (vectors,) = ctx.saved_tensors
+        return torch.addcmul(total.unsqueeze(1), vectors, squares[:, None, None], value=2)
