@@ -8,28 +8,16 @@
 #include <utility>
 
 #include "philox.h"
+#include "records.h"
 #include "thread_pool.h"
-#include "xxhash64.h"
 
 namespace hybridrec {
 
 namespace {
 
 constexpr uint64_t kMostRows = 0xFFFFFFFEull;
-constexpr uint32_t kFree = 0xFFFFFFFFu;       // `touched` in the record of a slot that no row has
-constexpr uint32_t kMostCount = 0xFFFF0000u;  // counts stop here, with room for what threads at work add meanwhile
 constexpr size_t kAhead = 8;                  // ids between a fetch and its use
 constexpr int64_t kAppended = 1 << 16;        // records that one task writes
-
-constexpr int64_t kUncounted = 12, kCounted = 16;  // bytes of a record
-
-// A record: the id, when it was last seen, under LFU how often. Threads that share the table write the last two.
-int64_t id_in(const uint8_t* record) { return load<int64_t>(record); }
-void set_id(uint8_t* record, int64_t id) { std::memcpy(record, &id, 8); }
-uint32_t* touched_in(uint8_t* record) { return reinterpret_cast<uint32_t*>(record + 8); }
-uint32_t* count_in(uint8_t* record) { return reinterpret_cast<uint32_t*>(record + 12); }
-uint32_t get(const uint32_t* score) { return __atomic_load_n(score, __ATOMIC_RELAXED); }
-void set(uint32_t* score, uint32_t value) { __atomic_store_n(score, value, __ATOMIC_RELAXED); }
 
 struct Candidate {
   int64_t id;
@@ -159,15 +147,17 @@ void HashTable::each(Visit visit) const {
   }
 }
 
-void HashTable::touch(uint8_t* record, uint32_t now, uint32_t times) const {
+void HashTable::touch(uint32_t slot, uint8_t* record, uint32_t now, uint32_t times) const {
   // The first touch in a step is as likely as not, so a branch would be mispredicted; and a row touched already is not
   // written to, so that a hot row's line stays shared between threads.
   uint32_t nowhere;
   uint32_t* touched = touched_in(record);
+  for (Capture* capture : captures)
+    if (get(touched) != now || policy_.eviction == Eviction::Lfu) capture->keep_scores(slot, record);
   set(get(touched) == now ? &nowhere : touched, now);
   if (policy_.eviction != Eviction::Lfu) return;
   const uint32_t count = get(count_in(record));
-  if (count < kMostCount) __atomic_fetch_add(count_in(record), std::min(times, kMostCount - count), __ATOMIC_RELAXED);
+  if (count < kMostCount) __atomic_fetch_add(count_in(record), std::min(times, kMostCount - count), __ATOMIC_RELEASE);
 }
 
 int64_t HashTable::find(const IdSpan& span, bool train) {
@@ -178,7 +168,7 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
     if (slot != kMissing) {
       uint8_t* record = records.at(slot);
       if (expired(get(touched_in(record)))) slot = kMissing;
-      else if (train) touch(record, now, 1);
+      else if (train) touch(slot, record, now, 1);
     }
     span.slots[i] = slot;
     absent += slot == kMissing;
@@ -193,7 +183,7 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
 void HashTable::find_again(const IdSpan& span) {
   find(span, false);
   for (int64_t i = 0; i < span.count; ++i)
-    if (span.slots[i] != kMissing) touch(records().at(span.slots[i]), clock(), 0);
+    if (span.slots[i] != kMissing) touch(span.slots[i], records().at(span.slots[i]), clock(), 0);
 }
 
 Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
@@ -240,7 +230,7 @@ Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   const size_t n = wanted.ids.size();
   const uint32_t now = clock();
   for (size_t i = 0; i < n; ++i)  // before room is made: they are in flight as well
-    if (choice.what[i] == Choice::Present) touch(records().at(choice.slots[i]), now, wanted.times[i]);
+    if (choice.what[i] == Choice::Present) touch(choice.slots[i], records().at(choice.slots[i]), now, wanted.times[i]);
   const uint64_t room = rows.most() - size_;
   if (choice.fresh > room) evict(lowest(choice.fresh - room, choice.reborn));
   Born born = bear(wanted, choice);
@@ -261,6 +251,7 @@ Born HashTable::bear(const Wanted& wanted, Choice& choice) {
   born.slots.reserve(choice.fresh + choice.reborn.size());
   born.ids.reserve(choice.fresh + choice.reborn.size());
   reserve(size_ + choice.fresh);
+  changing(choice.reborn.data(), static_cast<int64_t>(choice.reborn.size()));
   try {
     for (size_t i = 0; i < wanted.ids.size(); ++i) {
       if (i + kAhead < wanted.ids.size()) index_.prefetch(wanted.ids[i + kAhead]);
@@ -327,6 +318,7 @@ void HashTable::reserve(uint64_t rows) {
 uint32_t HashTable::take(int64_t id) {
   const bool again = free_ != kMissing;
   const auto slot = again ? free_ : static_cast<uint32_t>(given_);
+  changing(&slot, 1);
   index_.insert(id, slot, Keys{records()});
   if (again) free_ = static_cast<uint32_t>(id_of(slot));
   given_ += !again;
@@ -342,6 +334,7 @@ void HashTable::begin(uint32_t slot, int64_t id, uint32_t times) {
 }
 
 void HashTable::remove(uint32_t slot) {
+  changing(&slot, 1);
   uint8_t* record = records().at(slot);
   index_.erase(id_in(record), slot);
   set_id(record, free_);
@@ -380,26 +373,6 @@ std::vector<uint32_t> HashTable::live() const {
   slots.reserve(found.size());
   for (const auto& [id, slot] : found) slots.push_back(slot);
   return slots;
-}
-
-Records HashTable::copy_records() const {
-  Records copy{given_, stride_, Pages(given_ * stride_)};
-  const uint64_t slab = uint64_t{1} << kSlabBits;
-  ThreadPool::instance().run(static_cast<int64_t>((given_ + slab - 1) / slab), [&](int64_t number, int) {
-    const uint64_t first = number * slab, count = std::min(slab, given_ - first);
-    std::memcpy(copy.data.data() + first * stride_, slabs_[number], count * stride_);
-  });
-  return copy;
-}
-
-bool Records::used(uint32_t slot) const { return stride == 0 || touched(slot) != kFree; }
-
-int64_t Records::id(uint32_t slot) const { return stride ? id_in(data.data() + slot * stride) : slot; }
-
-uint32_t Records::touched(uint32_t slot) const { return stride ? *touched_in(data.data() + slot * stride) : 0; }
-
-uint32_t Records::count(uint32_t slot) const {
-  return stride == kCounted ? std::min(*count_in(data.data() + slot * stride), kMostCount) : 0;
 }
 
 int64_t HashTable::id_of(uint32_t slot) const { return id_in(records().at(slot)); }

@@ -39,12 +39,13 @@ struct Memory {
 };
 
 // Under the shared lock: what is const here, find and verify. Under the lock held alone: the rest.
-class HashTable : public Table {
+class HashTable final : public Table {
  public:
   HashTable(const RowSpec& spec, const Policy& policy);
 
   int64_t size() const override { return static_cast<int64_t>(size_); }  // expired rows count until they are removed
-  Records copy_records() const override;
+  uint64_t slots() const override { return given_; }
+  Column records() const override { return {const_cast<uint8_t**>(slabs_.data()), stride_, kSlabBits}; }
   const Policy& policy() const { return policy_; }
 
   // Training steps seen. A row touched at the present clock is pinned: it is not evicted. It moves under the lock alone.
@@ -93,13 +94,12 @@ class HashTable : public Table {
   struct Wanted;
   struct Choice;
 
-  Column records() const { return {const_cast<uint8_t**>(slabs_.data()), stride_, kSlabBits}; }
   template <typename Visit>
   void each(Visit visit) const;
 
   bool expired(uint32_t touched) const { return int64_t{clock()} - touched > lifetime_; }
   bool drawn(int64_t id) const;
-  void touch(uint8_t* record, uint32_t now, uint32_t times) const;
+  void touch(uint32_t slot, uint8_t* record, uint32_t now, uint32_t times) const;
   Born give(const std::vector<IdSpan>& spans, bool force);
   Choice choose(const Wanted& wanted, bool force);
   Born bear(const Wanted& wanted, Choice& choice);
