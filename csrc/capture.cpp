@@ -11,7 +11,10 @@ namespace hybridrec {
 
 namespace {
 
-constexpr uint32_t kNobody = 0xFFFFFFFFu;  // the place of a slot that had no row
+constexpr uint32_t kNobody = 0xFFFFFFFFu;       // the place of a slot that had no row
+constexpr uint64_t kBlock = uint64_t{1} << 20;  // bytes of kept rows
+constexpr int64_t kAhead = 8;                   // rows between a fetch and its use
+constexpr int64_t kBatch = 512;                 // rows kept at a time
 
 uint32_t* numbers(const Pages& pages) { return reinterpret_cast<uint32_t*>(pages.data()); }
 
@@ -27,7 +30,9 @@ Capture::Capture(std::shared_ptr<Table> table) : table_(std::move(table)) {
   touched_pages_ = Pages(record_ ? 4 * slots_ : 0);
   count_pages_ = Pages(record_ == kCounted ? 4 * slots_ : 0);
   places_ = numbers(place_pages_), touched_ = numbers(touched_pages_), counts_ = numbers(count_pages_);
-  blocks_.reserve(slots_ / kBlockRows + 1);
+  block_rows_ = std::max<uint64_t>(1, std::min(slots_, kBlock / kept_row_));
+  block_bytes_ = block_rows_ == slots_ ? slots_ * kept_row_ : std::max<uint64_t>(kBlock, kept_row_);
+  blocks_.reserve(slots_ / block_rows_ + 1);
   table_->captures.push_back(this);
 }
 
@@ -68,19 +73,36 @@ Capture::Scores Capture::scores(uint32_t slot, uint8_t* record) const {
   return {kept - 1, counts_ ? std::min(get(counts_ + slot), kMostCount) : 0};
 }
 
+void Capture::fetch(uint32_t slot) const {
+  const Rows& rows = table_->rows;
+  for (int64_t byte = 0; byte < rows.row_bytes(); byte += 64) __builtin_prefetch(rows.column().at(slot) + byte);
+  for (int k = 0; k < rows.states(); ++k) __builtin_prefetch(rows.state(k).at(slot));
+  if (record_) __builtin_prefetch(table_->records().at(slot)), __builtin_prefetch(touched_ + slot);
+}
+
 void Capture::keep(const uint32_t* slots, int64_t n) {
-  const auto count = static_cast<uint64_t>(std::count_if(slots, slots + n, [&](uint32_t slot) { return wanted(slot); }));
+  for (int64_t first = 0; first < n; first += kBatch) keep_batch(slots + first, std::min(kBatch, n - first));
+}
+
+void Capture::keep_batch(const uint32_t* slots, int64_t n) {
+  uint32_t mine[kBatch];
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (const int64_t next = i + 2 * kAhead; next < n && slots[next] < slots_) __builtin_prefetch(places_ + slots[next]);
+    if (wanted(slots[i])) mine[count++] = slots[i];
+  }
   if (count == 0) return;
   uint64_t place = used_.fetch_add(count), end = place + count;
   {
     std::lock_guard lock(growing_);
-    while (blocks_.size() * kBlockRows < end) blocks_.emplace_back(kBlockRows * kept_row_);
+    while (blocks_.size() * block_rows_ < end) blocks_.emplace_back(block_bytes_);
   }
   const Rows& rows = table_->rows;
   const Column records = table_->records();
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t slot = slots[i];
-    if (!wanted(slot)) continue;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) fetch(mine[i + kAhead]);
+    const uint32_t slot = mine[i];
+    if (places_[slot] != 0) continue;
     if (!had_row(slot)) {
       places_[slot] = kNobody;
       continue;

@@ -2,6 +2,7 @@
 // that was not read yet first hands it over. So the moment itself copies nothing.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -38,16 +39,18 @@ class Capture {
   void keep_all();  // the table is about to change as a whole
   // Only the scores in this record are. Under the shared lock; several threads at once, also with the same slot.
   void keep_scores(uint32_t slot, uint8_t* record);
+  void prefetch_scores(uint32_t slot) const { __builtin_prefetch(touched_ + std::min<uint64_t>(slot, slots_)); }
 
  private:
-  static constexpr uint64_t kBlockRows = 4096;
   struct Scores {
     uint32_t touched, count;
   };
-  uint8_t* kept(uint32_t place) const { return blocks_[place / kBlockRows].data() + place % kBlockRows * kept_row_; }
+  uint8_t* kept(uint32_t place) const { return blocks_[place / block_rows_].data() + place % block_rows_ * kept_row_; }
   bool ahead(uint32_t slot) const { return slot >= passed_.load(std::memory_order_acquire) && slot < slots_; }
   bool wanted(uint32_t slot) const { return ahead(slot) && places_[slot] == 0; }
   bool had_row(uint32_t slot) const;
+  void keep_batch(const uint32_t* slots, int64_t n);
+  void fetch(uint32_t slot) const;  // what keeping it will read
   Scores scores(uint32_t slot, uint8_t* record) const;
 
   const std::shared_ptr<Table> table_;
@@ -55,6 +58,7 @@ class Capture {
   int64_t record_;               // bytes of the table's records, 0 where it has none
   std::vector<int64_t> widths_;  // of the state
   int64_t kept_row_;             // bytes of an id, a row and its state
+  uint64_t block_rows_, block_bytes_;
   Pages place_pages_, touched_pages_, count_pages_;
   // By slot. Zeros, which take no memory, mean that the table has it still.
   uint32_t* places_;   // 1 + where its id and row are kept, kNobody where it had no row

@@ -147,20 +147,34 @@ void HashTable::each(Visit visit) const {
   }
 }
 
-void HashTable::touch(uint32_t slot, uint8_t* record, uint32_t now, uint32_t times) const {
+void HashTable::touch(uint8_t* record, uint32_t now, uint32_t times) const {
   // The first touch in a step is as likely as not, so a branch would be mispredicted; and a row touched already is not
   // written to, so that a hot row's line stays shared between threads.
   uint32_t nowhere;
   uint32_t* touched = touched_in(record);
-  for (Capture* capture : captures)
-    if (get(touched) != now || policy_.eviction == Eviction::Lfu) capture->keep_scores(slot, record);
   set(get(touched) == now ? &nowhere : touched, now);
   if (policy_.eviction != Eviction::Lfu) return;
   const uint32_t count = get(count_in(record));
   if (count < kMostCount) __atomic_fetch_add(count_in(record), std::min(times, kMostCount - count), __ATOMIC_RELEASE);
 }
 
+// Captures have the scores first.
+void HashTable::touch_all(const IdSpan& span, uint32_t times) const {
+  const Column records = this->records();
+  const uint32_t now = clock();
+  for (int64_t i = 0; i < span.count; ++i) {
+    if (const int64_t next = i + 2 * kAhead; next < span.count && span.slots[next] != kMissing)
+      for (Capture* capture : captures) capture->prefetch_scores(span.slots[next]);
+    if (span.slots[i] == kMissing) continue;
+    uint8_t* record = records.at(span.slots[i]);
+    if (policy_.eviction == Eviction::Lfu || get(touched_in(record)) != now)
+      for (Capture* capture : captures) capture->keep_scores(span.slots[i], record);
+    touch(record, now, times);
+  }
+}
+
 int64_t HashTable::find(const IdSpan& span, bool train) {
+  const bool touching = train && captures.empty();
   const Column records = this->records();
   const uint32_t now = clock();
   int64_t absent = 0;
@@ -168,11 +182,12 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
     if (slot != kMissing) {
       uint8_t* record = records.at(slot);
       if (expired(get(touched_in(record)))) slot = kMissing;
-      else if (train) touch(slot, record, now, 1);
+      else if (touching) touch(record, now, 1);
     }
     span.slots[i] = slot;
     absent += slot == kMissing;
   });
+  if (train && !touching) touch_all(span, 1);
   if (train) {
     hits_.fetch_add(span.count - absent, std::memory_order_relaxed);
     misses_.fetch_add(absent, std::memory_order_relaxed);
@@ -182,8 +197,7 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
 
 void HashTable::find_again(const IdSpan& span) {
   find(span, false);
-  for (int64_t i = 0; i < span.count; ++i)
-    if (span.slots[i] != kMissing) touch(span.slots[i], records().at(span.slots[i]), clock(), 0);
+  touch_all(span, 0);
 }
 
 Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
@@ -228,9 +242,8 @@ Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   const Wanted wanted(spans);
   Choice choice = choose(wanted, force);
   const size_t n = wanted.ids.size();
-  const uint32_t now = clock();
   for (size_t i = 0; i < n; ++i)  // before room is made: they are in flight as well
-    if (choice.what[i] == Choice::Present) touch(choice.slots[i], records().at(choice.slots[i]), now, wanted.times[i]);
+    if (choice.what[i] == Choice::Present) touch_all({&wanted.ids[i], &choice.slots[i], 1}, wanted.times[i]);
   const uint64_t room = rows.most() - size_;
   if (choice.fresh > room) evict(lowest(choice.fresh - room, choice.reborn));
   Born born = bear(wanted, choice);

@@ -99,7 +99,8 @@ class HashTable final : public Table {
 
   bool expired(uint32_t touched) const { return int64_t{clock()} - touched > lifetime_; }
   bool drawn(int64_t id) const;
-  void touch(uint32_t slot, uint8_t* record, uint32_t now, uint32_t times) const;
+  void touch(uint8_t* record, uint32_t now, uint32_t times) const;
+  void touch_all(const IdSpan& span, uint32_t times) const;
   Born give(const std::vector<IdSpan>& spans, bool force);
   Choice choose(const Wanted& wanted, bool force);
   Born bear(const Wanted& wanted, Choice& choice);
