@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kMostRows = 0xFFFFFFFEull;
 constexpr size_t kAhead = 8;                  // ids between a fetch and its use
-constexpr int64_t kAppended = 1 << 16;        // records that one task writes
+constexpr int64_t kAppended = 1 << 13;        // records that one task writes
 
 struct Candidate {
   int64_t id;
