@@ -285,6 +285,11 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.erase(at<const int64_t>(ids), n);
       }, "ids"_a, "n"_a)
+      .def("make_room", [](HashTable& self, uint64_t rows) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        self.make_room(rows);
+      }, "rows"_a)
       .def("reserve_empty", [](HashTable& self, uint64_t rows) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());

@@ -9,6 +9,8 @@
 
 namespace hybridrec {
 
+using namespace record;
+
 namespace {
 
 constexpr uint32_t kNobody = 0xFFFFFFFFu;       // the place of a slot that had no row

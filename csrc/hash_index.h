@@ -138,12 +138,12 @@ class HashIndex {
     put(stripe, hash, slot);
   }
 
-  // Room for so many entries in an empty index, spread over the stripes by chance.
+  // Room for so many entries in an index without any, spread over the stripes by chance.
   void reserve(uint64_t entries) {
     const double mean = static_cast<double>(entries) / static_cast<double>(stripes_.size());
     const auto likely = static_cast<uint32_t>(mean + 4 * std::sqrt(mean));
     ThreadPool::instance().run(static_cast<int64_t>(stripes_.size()), [&](int64_t s, int) {
-      if (likely > 0) stripes_[s] = sized(s, (likely + Stripe::kFull - 1) / Stripe::kFull);
+      if (stripes_[s].limit() < likely) stripes_[s] = sized(s, (likely + Stripe::kFull - 1) / Stripe::kFull);
     });
   }
 

@@ -3,6 +3,7 @@
 // seen (12 bytes; 16 with the count of LFU) and an entry of the index (5.3 bytes, over a load of 0.67 to 0.83).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "hash_index.h"
+#include "records.h"
 #include "sketch.h"
 #include "table.h"
 
@@ -72,6 +74,7 @@ class HashTable final : public Table {
 
   // Bulk restore: room for so many rows in a table that is emptied first; then rows at the next slots, which the caller
   // gives their values; counts may be null, for 1 each. The position of an id that was there before, and then the table is empty; else -1.
+  void make_room(uint64_t rows);  // takes the memory for it before, which is most of the work; the table stays as it is
   void reserve_empty(uint64_t rows);
   int64_t append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n);
 
@@ -127,6 +130,23 @@ class HashTable final : public Table {
   std::atomic<uint32_t> clock_{0};
   std::atomic<int64_t> hits_{0}, misses_{0}, inserted_{0}, refused_{0}, evicted_{0}, expired_{0}, dropped_{0};
 };
+
+struct HashTable::Keys {
+  Column records;
+
+  int64_t operator()(uint32_t slot) const { return record::id_in(records.at(slot)); }
+  void prefetch(uint32_t slot) const { __builtin_prefetch(records.at(slot)); }
+};
+
+template <typename Visit>
+void HashTable::each(Visit visit) const {
+  const uint64_t slab = uint64_t{1} << kSlabBits;
+  for (uint64_t first = 0; first < given_; first += slab) {
+    uint8_t* at = slabs_[first >> kSlabBits];
+    for (uint64_t slot = first; slot < std::min(given_, first + slab); ++slot, at += stride_)
+      if (record::get(record::touched_in(at)) != record::kFree) visit(static_cast<uint32_t>(slot), at);
+  }
+}
 
 Eviction eviction_kind(const std::string& name);
 

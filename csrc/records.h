@@ -7,7 +7,7 @@
 
 #include "rows.h"
 
-namespace hybridrec {
+namespace hybridrec::record {
 
 constexpr uint32_t kFree = 0xFFFFFFFFu;       // `touched` in the record of a slot that no row has
 constexpr uint32_t kMostCount = 0xFFFF0000u;  // counts stop here, with room for what threads at work add meanwhile
@@ -27,4 +27,4 @@ inline uint32_t* count_in(uint8_t* record) { return reinterpret_cast<uint32_t*>(
 inline uint32_t get(const uint32_t* score) { return __atomic_load_n(score, __ATOMIC_ACQUIRE); }
 inline void set(uint32_t* score, uint32_t value) { __atomic_store_n(score, value, __ATOMIC_RELEASE); }
 
-}  // namespace hybridrec
+}  // namespace hybridrec::record

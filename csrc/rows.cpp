@@ -49,6 +49,13 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   return *this;
 }
 
+void Pages::touch() const {
+  for (size_t at = 0; at < bytes_; at += 4096) {
+    volatile uint8_t* byte = data_ + at;
+    *byte = *byte;
+  }
+}
+
 RowType row_type(const std::string& name) {
   if (name == "float32") return RowType::F32;
   if (name == "float16") return RowType::F16;
@@ -86,6 +93,11 @@ void Rows::grow(uint64_t size) {
   add_slabs(0, row_bytes(), size);
   for (int k = 0; k < states(); ++k) add_slabs(k + 1, 4 * widths_[k], size);
   size_ = size;
+}
+
+void Rows::touch() const {
+  for (const auto& column : slabs_)
+    for (const auto& slab : column) slab->touch();
 }
 
 void Rows::attach(std::vector<int64_t> widths, std::vector<float> fills) {
