@@ -195,6 +195,7 @@ void bind_tables(nb::module_& m) {
 
 using Slots = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
 using Numbers = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 template <typename Array, typename T>
 Array owned(std::vector<T> values) {
@@ -305,10 +306,11 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.clear();
       })
-      .def("sketch", [](const HashTable& self) -> std::optional<nb::bytes> {
+      .def("sketch", [](const HashTable& self) -> std::optional<Bytes> {
         std::shared_lock lock(self.lock());
-        if (self.sketch() == nullptr) return std::nullopt;
-        return nb::bytes(reinterpret_cast<const char*>(self.sketch()->data()), self.sketch()->bytes());
+        const Sketch* sketch = self.sketch();
+        if (sketch == nullptr) return std::nullopt;
+        return owned<Bytes>(std::vector<uint8_t>(sketch->data(), sketch->data() + sketch->bytes()));
       })
       .def("set_sketch", [](HashTable& self, nb::bytes data) {
         std::unique_lock lock(self.lock());

@@ -77,9 +77,14 @@ Capture::Scores Capture::scores(uint32_t slot, uint8_t* record) const {
 
 void Capture::fetch(uint32_t slot) const {
   const Rows& rows = table_->rows;
-  for (int64_t byte = 0; byte < rows.row_bytes(); byte += 64) __builtin_prefetch(rows.column().at(slot) + byte);
-  for (int k = 0; k < rows.states(); ++k) __builtin_prefetch(rows.state(k).at(slot));
-  if (record_) __builtin_prefetch(table_->records().at(slot)), __builtin_prefetch(touched_ + slot);
+  const auto lines = [&](const Column& column) {
+    for (int64_t byte = 0; byte < column.stride; byte += 64) __builtin_prefetch(column.at(slot) + byte);
+  };
+  lines(rows.column());
+  for (int k = 0; k < rows.states(); ++k) lines(rows.state(k));
+  if (record_ == 0) return;
+  lines(table_->records());
+  __builtin_prefetch(touched_ + slot);
 }
 
 void Capture::keep(const uint32_t* slots, int64_t n) {
@@ -90,7 +95,8 @@ void Capture::keep_batch(const uint32_t* slots, int64_t n) {
   uint32_t mine[kBatch];
   int64_t count = 0;
   for (int64_t i = 0; i < n; ++i) {
-    if (const int64_t next = i + 2 * kAhead; next < n && slots[next] < slots_) __builtin_prefetch(places_ + slots[next]);
+    const int64_t next = std::min(i + 2 * kAhead, n - 1);
+    if (slots[next] < slots_) __builtin_prefetch(places_ + slots[next]);
     if (wanted(slots[i])) mine[count++] = slots[i];
   }
   if (count == 0) return;

@@ -34,10 +34,10 @@ class Capture {
   // All of the rows in these slots, which ascend from call to call.
   void read(const uint32_t* slots, int64_t n, const Columns& to);
 
-  // These rows and records are about to change. Under the lock held alone; several threads at once, with different slots.
+  // These rows and records are about to change. Under the lock held alone; several threads, with different slots.
   void keep(const uint32_t* slots, int64_t n);
   void keep_all();  // the table is about to change as a whole
-  // Only the scores in this record are. Under the shared lock; several threads at once, also with the same slot.
+  // Only the scores in this record are. Under the shared lock; several threads, also with the same slot.
   void keep_scores(uint32_t slot, uint8_t* record);
   void prefetch_scores(uint32_t slot) const { __builtin_prefetch(touched_ + std::min<uint64_t>(slot, slots_)); }
 

@@ -156,7 +156,8 @@ class HashIndex {
     ThreadPool::instance().run(static_cast<int64_t>(threads), [&](int64_t task, int) {
       const uint64_t low = task * stripes / threads, high = (task + 1) * stripes / threads;
       for (int64_t start = 0; start < n; start += kBatch) {
-        const int64_t at = append(ids + start, std::min(kBatch, n - start), first + static_cast<uint32_t>(start), keys, low, high);
+        const auto slot = first + static_cast<uint32_t>(start);
+        const int64_t at = append(ids + start, std::min(kBatch, n - start), slot, keys, low, high);
         if (at >= 0) twice = start + at;
       }
     });

@@ -151,7 +151,8 @@ void Rows::write(uint64_t first, int64_t n, const uint8_t* values, const std::ve
   // A task stays in one slab, where rows lie side by side; and no two first touch the same huge page, or both clear it.
   const uint64_t unit = std::min(slab_rows_, kRowsPerWrite), last = first + n;
   ThreadPool::instance().run((last + unit - 1) / unit - first / unit, [&](int64_t task, int) {
-    const uint64_t begin = std::max(first, (first / unit + task) * unit), end = std::min(last, (begin / unit + 1) * unit);
+    const uint64_t begin = std::max(first, (first / unit + task) * unit);
+    const uint64_t end = std::min(last, (begin / unit + 1) * unit);
     const auto slot = static_cast<uint32_t>(begin);
     const uint64_t from = begin - first, count = end - begin;
     std::memcpy(column().at(slot), values + from * row_bytes(), count * row_bytes());
