@@ -195,6 +195,7 @@ void bind_tables(nb::module_& m) {
 
 using Slots = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
 using Numbers = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
 template <typename Array, typename T>
 Array owned(std::vector<T> values) {
@@ -275,6 +276,8 @@ void bind_hash_table(nb::module_& m) {
         }
       }, "slots"_a, "n"_a, "touched"_a, "counts"_a)
       .def("set_scores", [](HashTable& self, Address slots, int64_t n, Address touched, Address counts) {
+        std::unique_lock lock(self.lock());
+        self.changing(at<const uint32_t>(slots), n);
         for (int64_t i = 0; i < n; ++i)
           self.set_score(at<const uint32_t>(slots)[i], static_cast<uint32_t>(at<const int64_t>(touched)[i]),
                          static_cast<uint32_t>(at<const int64_t>(counts)[i]));
@@ -283,6 +286,11 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.erase(at<const int64_t>(ids), n);
       }, "ids"_a, "n"_a)
+      .def("make_room", [](HashTable& self, uint64_t rows) {
+        nb::gil_scoped_release release;
+        std::unique_lock lock(self.lock());
+        self.make_room(rows);
+      }, "rows"_a)
       .def("reserve_empty", [](HashTable& self, uint64_t rows) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());
@@ -298,10 +306,11 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.clear();
       })
-      .def("sketch", [](const HashTable& self) -> std::optional<nb::bytes> {
+      .def("sketch", [](const HashTable& self) -> std::optional<Bytes> {
         std::shared_lock lock(self.lock());
-        if (self.sketch() == nullptr) return std::nullopt;
-        return nb::bytes(reinterpret_cast<const char*>(self.sketch()->data()), self.sketch()->bytes());
+        const Sketch* sketch = self.sketch();
+        if (sketch == nullptr) return std::nullopt;
+        return owned<Bytes>(std::vector<uint8_t>(sketch->data(), sketch->data() + sketch->bytes()));
       })
       .def("set_sketch", [](HashTable& self, nb::bytes data) {
         std::unique_lock lock(self.lock());
@@ -318,27 +327,21 @@ void bind_capture(nb::module_& m) {
         nb::gil_scoped_release release;
         new (self) Capture(std::move(table));
       }, "table"_a)
-      .def_prop_ro("slots", [](const Capture& self) { return self.records().slots; })
-      .def_prop_ro("kept_bytes", &Capture::kept_bytes)
+      .def_prop_ro("slots", &Capture::slots)
       .def("used", [](const Capture& self, uint64_t first, uint64_t last) {
         std::vector<uint32_t> slots;
-        for (uint64_t slot = first; slot < std::min(last, self.records().slots); ++slot)
-          if (self.records().used(static_cast<uint32_t>(slot))) slots.push_back(static_cast<uint32_t>(slot));
+        {
+          nb::gil_scoped_release release;
+          slots = self.used(first, last);
+        }
         return owned<Slots>(std::move(slots));
       }, "first"_a, "last"_a)
-      .def("records", [](const Capture& self, Address slots, int64_t n, Address ids, Address touched, Address counts) {
+      .def("read", [](Capture& self, Address slots, int64_t n, Address ids, Address touched, Address counts, Address rows,
+                      const std::vector<Address>& states) {
         nb::gil_scoped_release release;
-        for (int64_t i = 0; i < n; ++i) {
-          const uint32_t slot = at<const uint32_t>(slots)[i];
-          at<int64_t>(ids)[i] = self.records().id(slot);
-          at<int64_t>(touched)[i] = self.records().touched(slot);
-          at<int64_t>(counts)[i] = self.records().count(slot);
-        }
-      }, "slots"_a, "n"_a, "ids"_a, "touched"_a, "counts"_a)
-      .def("gather", [](Capture& self, Address slots, int64_t n, Address rows, const std::vector<Address>& states) {
-        nb::gil_scoped_release release;
-        self.gather(at<const uint32_t>(slots), n, at<uint8_t>(rows), all_at<float>(states));
-      }, "slots"_a, "n"_a, "rows"_a, "states"_a);
+        self.read(at<const uint32_t>(slots), n,
+                  {at<int64_t>(ids), at<int64_t>(touched), at<int64_t>(counts), at<uint8_t>(rows), all_at<float>(states)});
+      }, "slots"_a, "n"_a, "ids"_a, "touched"_a, "counts"_a, "rows"_a, "states"_a);
 }
 
 void bind_vocabulary(nb::module_& m) {

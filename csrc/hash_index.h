@@ -138,37 +138,27 @@ class HashIndex {
     put(stripe, hash, slot);
   }
 
-  // Room for so many entries in an empty index, spread over the stripes by chance.
+  // Room for so many entries in an index without any, spread over the stripes by chance.
   void reserve(uint64_t entries) {
     const double mean = static_cast<double>(entries) / static_cast<double>(stripes_.size());
     const auto likely = static_cast<uint32_t>(mean + 4 * std::sqrt(mean));
-    for (Stripe& stripe : stripes_) {
-      while (stripe.limit() < likely) {  // only the size is found here
-        stripe.count = larger(stripe);
-        stripe.buckets.reset(new Bucket[1]);
-      }
-      if (!stripe.empty()) stripe.buckets.reset(new Bucket[stripe.count]());
-    }
+    ThreadPool::instance().run(static_cast<int64_t>(stripes_.size()), [&](int64_t s, int) {
+      if (stripes_[s].limit() < likely) stripes_[s] = sized(s, (likely + Stripe::kFull - 1) / Stripe::kFull);
+    });
   }
 
-  // Inserts ids[i] for slot first + i, all n, on all threads. The position of one that was there before, or -1.
+  // Inserts ids[i] for slot first + i, all n, into an index from which nothing was erased; each thread has some of the
+  // stripes. The position of an id that was there before, or -1.
   template <typename Keys>
   int64_t append(const int64_t* ids, int64_t n, uint32_t first, const Keys& keys) {
-    const size_t stripes = stripes_.size();
-    std::vector<int64_t> ends(stripes + 1, 0);
-    for (int64_t i = 0; i < n; ++i) ++ends[(hash_id(ids[i]) >> shift_) + 1];
-    for (size_t s = 0; s < stripes; ++s) ends[s + 1] += ends[s];
-    std::vector<uint32_t> order(n);
-    std::vector<int64_t> next(ends.begin(), ends.end() - 1);
-    for (int64_t i = 0; i < n; ++i) order[next[hash_id(ids[i]) >> shift_]++] = static_cast<uint32_t>(i);
+    const uint64_t stripes = stripes_.size(), threads = static_cast<uint64_t>(ThreadPool::instance().threads());
     std::atomic<int64_t> twice{-1};
-    ThreadPool::instance().run(static_cast<int64_t>(stripes), [&](int64_t s, int) {
-      for (int64_t at = ends[s]; at < ends[s + 1]; ++at) {
-        constexpr int64_t kApart = 16;
-        if (at + kApart < ends[s + 1]) prefetch(ids[order[at + kApart]]);
-        const uint32_t i = order[at];
-        if (find(ids[i], keys) != kMissing) twice = i;
-        else insert(ids[i], first + i, keys);
+    ThreadPool::instance().run(static_cast<int64_t>(threads), [&](int64_t task, int) {
+      const uint64_t low = task * stripes / threads, high = (task + 1) * stripes / threads;
+      for (int64_t start = 0; start < n; start += kBatch) {
+        const auto slot = first + static_cast<uint32_t>(start);
+        const int64_t at = append(ids + start, std::min(kBatch, n - start), slot, keys, low, high);
+        if (at >= 0) twice = start + at;
       }
     });
     return twice;
@@ -218,7 +208,8 @@ class HashIndex {
 
     uint32_t home(uint64_t hash) const { return static_cast<uint32_t>((hash & 0xFFFFFFFFull) * count >> 32); }
     uint32_t after(uint32_t at) const { return at + 1 == count ? 0 : at + 1; }
-    uint32_t limit() const { return empty() ? 0 : count * 10; }  // of 12: a load of 0.83
+    static constexpr uint32_t kFull = 10;  // entries of a bucket, of 12: a load of 0.83
+    uint32_t limit() const { return empty() ? 0 : count * kFull; }
   };
 
   // Bits that neither the stripe (the top twelve) nor the home (the low half) depends on.
@@ -237,20 +228,66 @@ class HashIndex {
     }
   }
 
+  static constexpr int64_t kBatch = 4096;  // ids
+
+  // The same of a batch, of those ids that are in stripes [low, high).
+  template <typename Keys>
+  int64_t append(const int64_t* ids, int64_t n, uint32_t first, const Keys& keys, uint64_t low, uint64_t high) {
+    constexpr int64_t kApart = 24;
+    uint64_t hashes[kBatch];
+    uint32_t mine[kBatch];
+    int64_t count = 0, twice = -1;
+    for (int64_t i = 0; i < n; ++i) {
+      hashes[count] = hash_id(ids[i]);
+      mine[count] = static_cast<uint32_t>(i);
+      count += (hashes[count] >> shift_) - low < high - low;
+    }
+    for (int64_t at = 0; at < count; ++at) {
+      if (at + kApart < count) {
+        const Stripe& next = stripes_[hashes[at + kApart] >> shift_];
+        __builtin_prefetch(&next.buckets[next.home(hashes[at + kApart])], 1);
+      }
+      Stripe& stripe = stripes_[hashes[at] >> shift_];
+      if (stripe.used >= stripe.limit()) grow(stripe, keys);
+      if (!add(stripe, hashes[at], ids[mine[at]], first + mine[at], keys)) twice = mine[at];
+    }
+    return twice;
+  }
+
+  // A search that ends in an insert, unless it finds the id: where nothing was erased, a bucket with room has not been
+  // passed.
+  template <typename Keys>
+  static bool add(Stripe& stripe, uint64_t hash, int64_t id, uint32_t slot, const Keys& keys) {
+    const uint8_t tag = tag_of(hash);
+    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
+      Bucket& bucket = stripe.buckets[at];
+      for (uint32_t found = match(bucket, tag); found != 0; found &= found - 1)
+        if (keys(bucket.slots[__builtin_ctz(found)]) == id) return false;
+      if (const uint32_t free = match(bucket, 0)) {
+        bucket.tags[__builtin_ctz(free)] = tag;
+        bucket.slots[__builtin_ctz(free)] = slot;
+        ++stripe.used;
+        return true;
+      }
+      ++bucket.passed;
+    }
+  }
+
   // The sizes of stripe s are 1.25^(k + f(s)), with f spread evenly over [0, 1) (by the golden ratio): while the
   // index grows by a quarter, each stripe grows once, one after another.
-  uint32_t larger(const Stripe& stripe) const {
-    const double turn = 0.6180339887498949 * static_cast<double>(&stripe - stripes_.data());
+  static Stripe sized(int64_t s, uint32_t least) {
+    const double turn = 0.6180339887498949 * static_cast<double>(s);
     double size = std::pow(1.25, turn - std::floor(turn));
-    while (std::floor(size) <= (stripe.empty() ? 0 : stripe.count)) size *= 1.25;
-    return static_cast<uint32_t>(size);
+    while (std::floor(size) < least) size *= 1.25;
+    Stripe made;
+    made.count = static_cast<uint32_t>(size);
+    made.buckets.reset(new Bucket[made.count]());
+    return made;
   }
 
   template <typename Keys>
   void grow(Stripe& stripe, const Keys& keys) {
-    Stripe grown;
-    grown.count = larger(stripe);
-    grown.buckets.reset(new Bucket[grown.count]());
+    Stripe grown = sized(&stripe - stripes_.data(), stripe.empty() ? 1 : stripe.count + 1);
     const auto each = [](const Bucket& bucket, const auto& visit) {
       for (uint32_t i = 0; i < Bucket::kEntries; ++i)
         if (bucket.tags[i] != 0) visit(bucket.slots[i]);

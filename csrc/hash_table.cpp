@@ -2,75 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
 #include <stdexcept>
 #include <utility>
 
 #include "philox.h"
+#include "records.h"
 #include "thread_pool.h"
-#include "xxhash64.h"
 
 namespace hybridrec {
+
+using namespace record;
 
 namespace {
 
 constexpr uint64_t kMostRows = 0xFFFFFFFEull;
-constexpr uint32_t kFree = 0xFFFFFFFFu;       // `touched` in the record of a slot that no row has
-constexpr uint32_t kMostCount = 0xFFFF0000u;  // counts stop here, with room for what threads at work add meanwhile
-constexpr size_t kAhead = 8;                  // ids between a fetch and its use
-constexpr int64_t kAppended = 1 << 16;        // records that one task writes
-
-constexpr int64_t kUncounted = 12, kCounted = 16;  // bytes of a record
-
-// A record: the id, when it was last seen, under LFU how often. Threads that share the table write the last two.
-int64_t id_in(const uint8_t* record) { return load<int64_t>(record); }
-void set_id(uint8_t* record, int64_t id) { std::memcpy(record, &id, 8); }
-uint32_t* touched_in(uint8_t* record) { return reinterpret_cast<uint32_t*>(record + 8); }
-uint32_t* count_in(uint8_t* record) { return reinterpret_cast<uint32_t*>(record + 12); }
-uint32_t get(const uint32_t* score) { return __atomic_load_n(score, __ATOMIC_RELAXED); }
-void set(uint32_t* score, uint32_t value) { __atomic_store_n(score, value, __ATOMIC_RELAXED); }
-
-struct Candidate {
-  int64_t id;
-  uint32_t score, slot;
-
-  bool operator<(const Candidate& other) const {
-    return score != other.score ? score < other.score : id < other.id;
-  }
-};
-
-// The `count` lowest of many candidates, in one pass and little memory: whenever twice as many have gathered, the
-// upper half goes, and what comes later must be below it.
-class Lowest {
- public:
-  explicit Lowest(uint64_t count) : count_(count) {}
-
-  void add(const Candidate& candidate) {
-    if (bounded_ && !(candidate < bound_)) return;
-    kept_.push_back(candidate);
-    if (kept_.size() >= 2 * count_) cut();
-  }
-
-  const std::vector<Candidate>& take() {
-    if (kept_.size() > count_) cut();
-    return kept_;
-  }
-
- private:
-  void cut() {
-    const auto last = kept_.begin() + static_cast<int64_t>(count_) - 1;
-    std::nth_element(kept_.begin(), last, kept_.end());
-    bound_ = *last;
-    bounded_ = true;
-    kept_.resize(count_);
-  }
-
-  uint64_t count_;
-  bool bounded_ = false;
-  Candidate bound_{};
-  std::vector<Candidate> kept_;
-};
+constexpr int64_t kAhead = 16;          // ids between a fetch and its use
+constexpr int64_t kAppended = 1 << 13;  // records that one task writes
 
 Policy checked(const Policy& policy) {
   if (policy.capacity == 0) throw std::invalid_argument("a table has a capacity of at least 1 row, not 0");
@@ -91,54 +38,6 @@ Eviction eviction_kind(const std::string& name) {
   throw std::invalid_argument("eviction is none, lru, lfu or ttl, not " + name);
 }
 
-struct HashTable::Keys {
-  Column records;
-
-  int64_t operator()(uint32_t slot) const { return id_in(records.at(slot)); }
-  void prefetch(uint32_t slot) const { __builtin_prefetch(records.at(slot)); }
-};
-
-// The ids of a batch that have no slot, each once, in order of first appearance.
-struct HashTable::Wanted {
-  std::vector<int64_t> ids;
-  std::vector<uint32_t> times;   // occurrences
-  std::vector<uint32_t> places;  // for each position without a slot, in order: where in `ids` its id is
-
-  explicit Wanted(const std::vector<IdSpan>& spans) {
-    size_t positions = 0, size = 16;
-    for (const IdSpan& span : spans) positions += std::count(span.slots, span.slots + span.count, kMissing);
-    while (size < 2 * positions) size *= 2;
-    places.reserve(positions);
-    std::vector<uint32_t> known(size, kMissing);  // open addressing: places in `ids`
-    for (const IdSpan& span : spans)
-      for (int64_t i = 0; i < span.count; ++i)
-        if (span.slots[i] == kMissing) note(known, span.ids[i]);
-  }
-
- private:
-  void note(std::vector<uint32_t>& known, int64_t id) {
-    size_t at = hash_id(id) & (known.size() - 1);
-    while (known[at] != kMissing && ids[known[at]] != id) at = (at + 1) & (known.size() - 1);
-    if (known[at] == kMissing) {
-      known[at] = static_cast<uint32_t>(ids.size());
-      ids.push_back(id);
-      times.push_back(0);
-    }
-    ++times[known[at]];
-    places.push_back(known[at]);
-  }
-};
-
-// What becomes of each wanted id.
-struct HashTable::Choice {
-  enum What : uint8_t { Refused, Present, Reborn, New };
-
-  std::vector<uint32_t> slots;
-  std::vector<What> what;
-  uint64_t fresh = 0;            // how many are New
-  std::vector<uint32_t> reborn;  // slots of expired rows whose ids return, ascending
-};
-
 HashTable::HashTable(const RowSpec& spec, const Policy& policy)
     : Table(spec, std::min(policy.capacity, kMostRows), false),
       policy_(checked(policy)),
@@ -149,16 +48,6 @@ HashTable::HashTable(const RowSpec& spec, const Policy& policy)
   if (policy_.min_count > 1) sketch_ = std::make_unique<Sketch>(rows.most(), policy_.min_count);
 }
 
-template <typename Visit>
-void HashTable::each(Visit visit) const {
-  const uint64_t slab = uint64_t{1} << kSlabBits;
-  for (uint64_t first = 0; first < given_; first += slab) {
-    uint8_t* record = slabs_[first >> kSlabBits];
-    for (uint64_t slot = first; slot < std::min(given_, first + slab); ++slot, record += stride_)
-      if (get(touched_in(record)) != kFree) visit(static_cast<uint32_t>(slot), record);
-  }
-}
-
 void HashTable::touch(uint8_t* record, uint32_t now, uint32_t times) const {
   // The first touch in a step is as likely as not, so a branch would be mispredicted; and a row touched already is not
   // written to, so that a hot row's line stays shared between threads.
@@ -167,10 +56,26 @@ void HashTable::touch(uint8_t* record, uint32_t now, uint32_t times) const {
   set(get(touched) == now ? &nowhere : touched, now);
   if (policy_.eviction != Eviction::Lfu) return;
   const uint32_t count = get(count_in(record));
-  if (count < kMostCount) __atomic_fetch_add(count_in(record), std::min(times, kMostCount - count), __ATOMIC_RELAXED);
+  if (count < kMostCount) __atomic_fetch_add(count_in(record), std::min(times, kMostCount - count), __ATOMIC_RELEASE);
+}
+
+// Captures have the scores first.
+void HashTable::touch_all(const IdSpan& span, uint32_t times) const {
+  const Column records = this->records();
+  const uint32_t now = clock();
+  for (int64_t i = 0; i < span.count; ++i) {
+    if (const int64_t next = i + kAhead; next < span.count && span.slots[next] != kMissing)
+      for (Capture* capture : captures) capture->prefetch_scores(span.slots[next]);
+    if (span.slots[i] == kMissing) continue;
+    uint8_t* record = records.at(span.slots[i]);
+    if (policy_.eviction == Eviction::Lfu || get(touched_in(record)) != now)
+      for (Capture* capture : captures) capture->keep_scores(span.slots[i], record);
+    touch(record, now, times);
+  }
 }
 
 int64_t HashTable::find(const IdSpan& span, bool train) {
+  const bool touching = train && captures.empty();
   const Column records = this->records();
   const uint32_t now = clock();
   int64_t absent = 0;
@@ -178,11 +83,12 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
     if (slot != kMissing) {
       uint8_t* record = records.at(slot);
       if (expired(get(touched_in(record)))) slot = kMissing;
-      else if (train) touch(record, now, 1);
+      else if (touching) touch(record, now, 1);
     }
     span.slots[i] = slot;
     absent += slot == kMissing;
   });
+  if (train && !touching) touch_all(span, 1);
   if (train) {
     hits_.fetch_add(span.count - absent, std::memory_order_relaxed);
     misses_.fetch_add(absent, std::memory_order_relaxed);
@@ -192,125 +98,7 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
 
 void HashTable::find_again(const IdSpan& span) {
   find(span, false);
-  for (int64_t i = 0; i < span.count; ++i)
-    if (span.slots[i] != kMissing) touch(records().at(span.slots[i]), clock(), 0);
-}
-
-Born HashTable::admit(const std::vector<IdSpan>& spans) { return give(spans, false); }
-
-Born HashTable::put(const int64_t* ids, int64_t n, uint32_t* slots) {
-  std::fill(slots, slots + n, kMissing);
-  return give({{ids, slots, n}}, true);
-}
-
-bool HashTable::drawn(int64_t id) const {
-  if (drawn_ >> 32 != 0) return true;
-  return philox_of(id, kAdmissionColumn, kDrawUniform, rows.spec().key).word[0] < drawn_;
-}
-
-// Decides without changing anything.
-HashTable::Choice HashTable::choose(const Wanted& wanted, bool force) {
-  Choice choice;
-  const size_t n = wanted.ids.size();
-  choice.slots.resize(n);
-  choice.what.resize(n, Choice::Refused);
-  const Column records = this->records();
-  const uint64_t room = rows.most() - size_;
-  index_.find(wanted.ids.data(), static_cast<int64_t>(n), Keys{records}, [&](int64_t i, uint32_t slot) {
-    const int64_t id = wanted.ids[i];
-    const bool there = slot != kMissing, gone = there && expired(get(touched_in(records.at(slot))));
-    choice.slots[i] = there && !gone ? slot : kMissing;
-    if (there && !gone) {  // somebody else has admitted it since it was looked for
-      choice.what[i] = Choice::Present;
-    } else if (force || (drawn(id) && (!sketch_ || sketch_->count(id) + wanted.times[i] >= policy_.min_count))) {
-      if (!gone && !force && policy_.eviction == Eviction::None && choice.fresh == room) return;
-      choice.what[i] = gone ? Choice::Reborn : Choice::New;
-      choice.slots[i] = slot;
-      if (gone) choice.reborn.push_back(slot);
-      else ++choice.fresh;
-    }
-  });
-  std::sort(choice.reborn.begin(), choice.reborn.end());
-  return choice;
-}
-
-Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
-  const Wanted wanted(spans);
-  Choice choice = choose(wanted, force);
-  const size_t n = wanted.ids.size();
-  const uint32_t now = clock();
-  for (size_t i = 0; i < n; ++i)  // before room is made: they are in flight as well
-    if (choice.what[i] == Choice::Present) touch(records().at(choice.slots[i]), now, wanted.times[i]);
-  const uint64_t room = rows.most() - size_;
-  if (choice.fresh > room) evict(lowest(choice.fresh - room, choice.reborn));
-  Born born = bear(wanted, choice);
-  for (size_t i = 0; i < n; ++i) {
-    const int64_t id = wanted.ids[i];
-    if (sketch_ && choice.what[i] != Choice::Present && drawn(id)) sketch_->add(id, wanted.times[i]);
-    if (choice.what[i] == Choice::Refused) refused_ += wanted.times[i];
-  }
-  auto place = wanted.places.begin();
-  for (const IdSpan& span : spans)
-    for (int64_t i = 0; i < span.count; ++i)
-      if (span.slots[i] == kMissing) span.slots[i] = choice.slots[*place++];
-  return born;
-}
-
-Born HashTable::bear(const Wanted& wanted, Choice& choice) {
-  Born born;
-  born.slots.reserve(choice.fresh + choice.reborn.size());
-  born.ids.reserve(choice.fresh + choice.reborn.size());
-  reserve(size_ + choice.fresh);
-  try {
-    for (size_t i = 0; i < wanted.ids.size(); ++i) {
-      if (i + kAhead < wanted.ids.size()) index_.prefetch(wanted.ids[i + kAhead]);
-      if (choice.what[i] < Choice::Reborn) continue;
-      if (choice.what[i] == Choice::New) choice.slots[i] = take(wanted.ids[i]);
-      begin(choice.slots[i], wanted.ids[i], wanted.times[i]);
-      born.slots.push_back(choice.slots[i]);
-      born.ids.push_back(wanted.ids[i]);
-    }
-  } catch (...) {  // no memory for the index: a row that nobody will give its values must not stay
-    for (uint32_t slot : born.slots) remove(slot);
-    throw;
-  }
-  inserted_ += static_cast<int64_t>(born.slots.size());
-  expired_ += static_cast<int64_t>(choice.reborn.size());
-  removals_ += choice.reborn.size();
-  return born;
-}
-
-std::vector<uint32_t> HashTable::lowest(uint64_t needed, const std::vector<uint32_t>& kept) const {
-  const uint32_t now = clock();
-  const bool by_count = policy_.eviction == Eviction::Lfu;
-  uint64_t unpinned = 0;
-  Lowest candidates(std::max(needed, rows.most() / 64));
-  if (policy_.eviction != Eviction::None)
-    each([&](uint32_t slot, uint8_t* record) {
-      const uint32_t seen = get(touched_in(record));
-      if (seen == now || (expired(seen) && std::binary_search(kept.begin(), kept.end(), slot))) return;
-      ++unpinned;
-      candidates.add({id_in(record), by_count ? std::min(get(count_in(record)), kMostCount) : seen, slot});
-    });
-  if (unpinned < needed)
-    throw std::length_error("table holds " + std::to_string(rows.most()) + " rows and " + std::to_string(needed) +
-                            " more are needed, but only " + std::to_string(unpinned) + " may be evicted");
-  std::vector<uint32_t> slots;
-  for (const Candidate& candidate : candidates.take()) slots.push_back(candidate.slot);
-  std::sort(slots.begin(), slots.end(), std::greater<>());  // the lowest is given again first
-  return slots;
-}
-
-void HashTable::evict(const std::vector<uint32_t>& slots) {
-  int64_t gone = 0;
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (i + 2 * kAhead < slots.size()) __builtin_prefetch(records().at(slots[i + 2 * kAhead]));
-    if (i + kAhead < slots.size()) index_.prefetch(id_of(slots[i + kAhead]));
-    gone += expired(touched(slots[i]));
-    remove(slots[i]);
-  }
-  expired_ += gone;
-  evicted_ += static_cast<int64_t>(slots.size()) - gone;
+  touch_all(span, 0);
 }
 
 // Memory for the rows and records of this many rows.
@@ -327,6 +115,7 @@ void HashTable::reserve(uint64_t rows) {
 uint32_t HashTable::take(int64_t id) {
   const bool again = free_ != kMissing;
   const auto slot = again ? free_ : static_cast<uint32_t>(given_);
+  changing(&slot, 1);
   index_.insert(id, slot, Keys{records()});
   if (again) free_ = static_cast<uint32_t>(id_of(slot));
   given_ += !again;
@@ -342,6 +131,7 @@ void HashTable::begin(uint32_t slot, int64_t id, uint32_t times) {
 }
 
 void HashTable::remove(uint32_t slot) {
+  changing(&slot, 1);
   uint8_t* record = records().at(slot);
   index_.erase(id_in(record), slot);
   set_id(record, free_);
@@ -382,26 +172,6 @@ std::vector<uint32_t> HashTable::live() const {
   return slots;
 }
 
-Records HashTable::copy_records() const {
-  Records copy{given_, stride_, Pages(given_ * stride_)};
-  const uint64_t slab = uint64_t{1} << kSlabBits;
-  ThreadPool::instance().run(static_cast<int64_t>((given_ + slab - 1) / slab), [&](int64_t number, int) {
-    const uint64_t first = number * slab, count = std::min(slab, given_ - first);
-    std::memcpy(copy.data.data() + first * stride_, slabs_[number], count * stride_);
-  });
-  return copy;
-}
-
-bool Records::used(uint32_t slot) const { return stride == 0 || touched(slot) != kFree; }
-
-int64_t Records::id(uint32_t slot) const { return stride ? id_in(data.data() + slot * stride) : slot; }
-
-uint32_t Records::touched(uint32_t slot) const { return stride ? *touched_in(data.data() + slot * stride) : 0; }
-
-uint32_t Records::count(uint32_t slot) const {
-  return stride == kCounted ? std::min(*count_in(data.data() + slot * stride), kMostCount) : 0;
-}
-
 int64_t HashTable::id_of(uint32_t slot) const { return id_in(records().at(slot)); }
 
 uint32_t HashTable::touched(uint32_t slot) const { return get(touched_in(records().at(slot))); }
@@ -421,6 +191,14 @@ void HashTable::erase(const int64_t* ids, int64_t n) {
     const uint32_t slot = index_.find(ids[i], Keys{records()});
     if (slot != kMissing) remove(slot);
   }
+}
+
+void HashTable::make_room(uint64_t rows) {
+  rows = std::min(rows, this->rows.most());
+  reserve(rows);
+  this->rows.touch();
+  for (const Pages& pages : pages_) pages.touch();
+  if (given_ == 0) index_.reserve(rows);
 }
 
 void HashTable::reserve_empty(uint64_t rows) {
@@ -449,7 +227,7 @@ int64_t HashTable::append(const int64_t* ids, const int64_t* touched, const int6
 }
 
 void HashTable::clear() {
-  index_.clear();
+  if (given_ > 0) index_.clear();  // else it may have room that was made
   if (sketch_) sketch_->clear();
   removals_ += size_;
   size_ = given_ = 0;

@@ -3,6 +3,7 @@
 // seen (12 bytes; 16 with the count of LFU) and an entry of the index (5.3 bytes, over a load of 0.67 to 0.83).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "hash_index.h"
+#include "records.h"
 #include "sketch.h"
 #include "table.h"
 
@@ -39,12 +41,13 @@ struct Memory {
 };
 
 // Under the shared lock: what is const here, find and verify. Under the lock held alone: the rest.
-class HashTable : public Table {
+class HashTable final : public Table {
  public:
   HashTable(const RowSpec& spec, const Policy& policy);
 
   int64_t size() const override { return static_cast<int64_t>(size_); }  // expired rows count until they are removed
-  Records copy_records() const override;
+  uint64_t slots() const override { return given_; }
+  Column records() const override { return {const_cast<uint8_t**>(slabs_.data()), stride_, kSlabBits}; }
   const Policy& policy() const { return policy_; }
 
   // Training steps seen. A row touched at the present clock is pinned: it is not evicted. It moves under the lock alone.
@@ -71,6 +74,7 @@ class HashTable : public Table {
 
   // Bulk restore: room for so many rows in a table that is emptied first; then rows at the next slots, which the caller
   // gives their values; counts may be null, for 1 each. The position of an id that was there before, and then the table is empty; else -1.
+  void make_room(uint64_t rows);  // takes the memory for it before, which is most of the work; the table stays as it is
   void reserve_empty(uint64_t rows);
   int64_t append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n);
 
@@ -93,13 +97,13 @@ class HashTable : public Table {
   struct Wanted;
   struct Choice;
 
-  Column records() const { return {const_cast<uint8_t**>(slabs_.data()), stride_, kSlabBits}; }
   template <typename Visit>
   void each(Visit visit) const;
 
   bool expired(uint32_t touched) const { return int64_t{clock()} - touched > lifetime_; }
   bool drawn(int64_t id) const;
   void touch(uint8_t* record, uint32_t now, uint32_t times) const;
+  void touch_all(const IdSpan& span, uint32_t times) const;
   Born give(const std::vector<IdSpan>& spans, bool force);
   Choice choose(const Wanted& wanted, bool force);
   Born bear(const Wanted& wanted, Choice& choice);
@@ -126,6 +130,23 @@ class HashTable : public Table {
   std::atomic<uint32_t> clock_{0};
   std::atomic<int64_t> hits_{0}, misses_{0}, inserted_{0}, refused_{0}, evicted_{0}, expired_{0}, dropped_{0};
 };
+
+struct HashTable::Keys {
+  Column records;
+
+  int64_t operator()(uint32_t slot) const { return record::id_in(records.at(slot)); }
+  void prefetch(uint32_t slot) const { __builtin_prefetch(records.at(slot)); }
+};
+
+template <typename Visit>
+void HashTable::each(Visit visit) const {
+  const uint64_t slab = uint64_t{1} << kSlabBits;
+  for (uint64_t first = 0; first < given_; first += slab) {
+    uint8_t* at = slabs_[first >> kSlabBits];
+    for (uint64_t slot = first; slot < std::min(given_, first + slab); ++slot, at += stride_)
+      if (record::get(record::touched_in(at)) != record::kFree) visit(static_cast<uint32_t>(slot), at);
+  }
+}
 
 Eviction eviction_kind(const std::string& name);
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kHuge = size_t{2} << 20;
 constexpr int64_t kRowsPerTask = 4096;
+constexpr uint64_t kRowsPerWrite = 1 << 15;
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -46,6 +47,13 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   return *this;
+}
+
+void Pages::touch() const {
+  for (size_t at = 0; at < bytes_; at += 4096) {
+    volatile uint8_t* byte = data_ + at;
+    *byte = *byte;
+  }
 }
 
 RowType row_type(const std::string& name) {
@@ -85,6 +93,11 @@ void Rows::grow(uint64_t size) {
   add_slabs(0, row_bytes(), size);
   for (int k = 0; k < states(); ++k) add_slabs(k + 1, 4 * widths_[k], size);
   size_ = size;
+}
+
+void Rows::touch() const {
+  for (const auto& column : slabs_)
+    for (const auto& slab : column) slab->touch();
 }
 
 void Rows::attach(std::vector<int64_t> widths, std::vector<float> fills) {
@@ -135,16 +148,17 @@ void Rows::init_all() {
 }
 
 void Rows::write(uint64_t first, int64_t n, const uint8_t* values, const std::vector<const float*>& states) {
-  ThreadPool::instance().run((n + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
-    const int64_t start = task * kRowsPerTask, stop = std::min(start + kRowsPerTask, n);
-    for (int64_t i = start; i < stop; ++i)
-      std::memcpy(column().at(static_cast<uint32_t>(first + i)), values + i * row_bytes(), row_bytes());
+  // A task stays in one slab, where rows lie side by side; and no two first touch the same huge page, or both clear it.
+  const uint64_t unit = std::min(slab_rows_, kRowsPerWrite), last = first + n;
+  ThreadPool::instance().run((last + unit - 1) / unit - first / unit, [&](int64_t task, int) {
+    const uint64_t begin = std::max(first, (first / unit + task) * unit);
+    const uint64_t end = std::min(last, (begin / unit + 1) * unit);
+    const auto slot = static_cast<uint32_t>(begin);
+    const uint64_t from = begin - first, count = end - begin;
+    std::memcpy(column().at(slot), values + from * row_bytes(), count * row_bytes());
     for (int k = 0; k < this->states(); ++k)
-      for (int64_t i = start; i < stop; ++i) {
-        auto* to = reinterpret_cast<float*>(state(k).at(static_cast<uint32_t>(first + i)));
-        if (states[k]) std::memcpy(to, states[k] + i * widths_[k], 4 * widths_[k]);
-        else std::fill(to, to + widths_[k], fills_[k]);
-      }
+      if (states[k]) std::memcpy(state(k).at(slot), states[k] + from * widths_[k], 4 * count * widths_[k]);
+      else std::fill_n(reinterpret_cast<float*>(state(k).at(slot)), count * widths_[k], fills_[k]);
   });
 }
 

@@ -23,6 +23,7 @@ class Pages {
   Pages(Pages&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr, other.bytes_ = 0; }
   Pages& operator=(Pages&& other) noexcept;
 
+  void touch() const;  // now; what is there stays
   uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
@@ -66,6 +67,7 @@ class Rows {
   uint64_t most() const { return most_; }
 
   void grow(uint64_t size);  // adds slabs so that `size` rows exist; rows already there do not move
+  void touch() const;        // the memory of all of them
   // Optimizer state: widths[k] floats per row, each fills[k] in a row that has not been updated.
   void attach(std::vector<int64_t> widths, std::vector<float> fills);
   int states() const { return static_cast<int>(widths_.size()); }

@@ -26,12 +26,6 @@ DenseTable::DenseTable(const RowSpec& spec, int64_t count, OutOfRange policy)
   rows.init_all();
 }
 
-Records DenseTable::copy_records() const {
-  Records records;
-  records.slots = rows.size();
-  return records;
-}
-
 int64_t DenseTable::resolve(const IdSpan& span) const {
   const uint64_t size = rows.size();
   uint64_t beyond = 0;

@@ -31,10 +31,11 @@ class Table {
   Table(const Table&) = delete;
   virtual ~Table() = default;
   virtual int64_t size() const = 0;  // rows that hold an id
-  virtual Records copy_records() const = 0;
+  virtual uint64_t slots() const { return rows.size(); }  // given to rows so far
+  virtual Column records() const { return {nullptr, 0, 0}; }  // ids and scores by slot; a fixed table has none
   std::shared_mutex& lock() const { return lock_; }
 
-  // Whoever changes rows says so first.
+  // Whoever changes rows or their records says so first.
   void changing(const uint32_t* slots, int64_t n) {
     for (Capture* capture : captures) capture->keep(slots, n);
   }
@@ -57,7 +58,6 @@ class DenseTable : public Table {
  public:
   DenseTable(const RowSpec& spec, int64_t rows, OutOfRange policy);
   int64_t size() const override { return static_cast<int64_t>(rows.size()); }
-  Records copy_records() const override;
 
   // Fills span.slots. The position of the first id outside the table under the policy Error, else -1.
   int64_t resolve(const IdSpan& span) const;

@@ -333,6 +333,24 @@ TEST("rules that cannot be are refused by name") {
   CHECK_THROWS(std::invalid_argument, eviction_kind("fifo"), "none, lru, lfu or ttl, not fifo");
 }
 
+TEST("room for rows to come takes memory and changes nothing, and rows appended later are found in it") {
+  HashTable table(spec(), policy(100'000, Eviction::Lfu));
+  for (int round = 0; round < 2; ++round) {  // once empty, once with the rows of the first
+    const auto before = scores(table);
+    table.make_room(80'000);
+    CHECK(scores(table) == before && table.rows.size() >= 80'000 && table.rows.size() < 100'000);
+    std::vector<int64_t> ids(80'000), touched(80'000, 3);
+    for (int64_t i = 0; i < 80'000; ++i) ids[i] = i * i + round;
+    table.reserve_empty(80'000);
+    CHECK(table.append(ids.data(), touched.data(), nullptr, 80'000) == -1 && table.size() == 80'000);
+    const std::vector<uint32_t> slots = look(table, ids);
+    for (uint32_t i = 0; i < 80'000; ++i) CHECK(slots[i] == i);
+    CHECK(look(table, {80'000ll * 80'000}) == std::vector<uint32_t>{kMissing});
+  }
+  table.make_room(1'000'000);  // as far as the capacity goes
+  CHECK(table.rows.size() == 100'000);
+}
+
 TEST("rows appended in bulk are found, lie in the order given, and twice the same id is refused") {
   HashTable table(spec(), policy(200'000, Eviction::Lfu));
   std::vector<int64_t> ids, touched, counts;

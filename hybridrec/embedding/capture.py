@@ -42,9 +42,9 @@ class NativeCapture(Capture):
         rows = torch.empty(n, store.dim, dtype=store.dtype)
         columns = self.rule.state if self.rule else ()
         state = [torch.empty(n, column.width(store.dim)) for column in columns]
-        self._native.gather(slots.data_ptr(), n, rows.data_ptr(), [part.data_ptr() for part in state])
         ids, touched, counts = torch.empty(3, n, dtype=torch.int64).unbind()
-        self._native.records(slots.data_ptr(), n, ids.data_ptr(), touched.data_ptr(), counts.data_ptr())
+        records = ids.data_ptr(), touched.data_ptr(), counts.data_ptr()
+        self._native.read(slots.data_ptr(), n, *records, rows.data_ptr(), [part.data_ptr() for part in state])
         shaped = {c.name: part[:, 0] if c.per_row else part for c, part in zip(columns, state, strict=True)}
         dynamic, counted = store.table.dynamic, store.counted
         return RowData(ids, rows, shaped, touched if dynamic else None, counts if counted else None)

@@ -112,7 +112,11 @@ class HashStore(NativeStore):
 
     def sketch(self) -> Tensor | None:
         sketch = self.native.sketch()
-        return None if sketch is None else torch.frombuffer(bytearray(sketch), dtype=torch.uint8)
+        return None if sketch is None else torch.from_numpy(sketch)
+
+    def make_room(self, rows: int) -> None:
+        """Take the memory that so many rows need, as far as the capacity goes, before they are restored."""
+        self.native.make_room(rows)
 
     def refill(self, held: Capture) -> None:
         assert self.table.capacity is not None

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.store import Store
+from hybridrec.embedding.store import Capture, RowData, Store
 
 CHUNK = 65536  # rows at a time, written and read
 
@@ -40,19 +40,25 @@ def _ids(store: Store) -> Tensor:
     return store.ids() if store.table.dynamic else torch.arange(store.table.fixed_rows)
 
 
-def read(path: Path) -> Iterator[tuple[Tensor, Tensor]]:
-    """Ids and rows, a part at a time; the file is mapped, not read as a whole."""
-    with pa.memory_map(str(path)) as file:
-        found = pa.ipc.open_file(file)
-        for place in range(found.num_record_batches):
-            part = found.get_batch(place)
-            dim = part.schema.field("row").type.list_size
-            ids = np.array(part.column("id"))
-            yield torch.from_numpy(ids), torch.from_numpy(np.array(part.column("row").flatten()).reshape(-1, dim))
+class ExportedRows(Capture):
+    """The rows of a file, a part at a time; the file is mapped, not read as a whole."""
+
+    def __init__(self, path: Path, clock: int) -> None:
+        with pa.memory_map(str(path)) as file:
+            self._table = pa.ipc.open_file(file).read_all()
+        super().__init__(clock, None, None, self._table.num_rows)
+
+    def chunks(self, size: int = CHUNK) -> Iterator[RowData]:
+        dim = self._table.schema.field("row").type.list_size
+        for part in self._table.to_batches(size):
+            ids, rows = np.array(part.column("id")), np.array(part.column("row").flatten())
+            yield RowData(torch.from_numpy(ids), torch.from_numpy(rows.reshape(-1, dim)), {})
+
+    def close(self) -> None:
+        del self._table
 
 
 def fill(store: Store, path: Path) -> None:
-    """Load all rows of a file into a store."""
-    for ids, rows in read(path):
-        if len(ids):
-            store.load(ids, rows.to(store.dtype))
+    """Have a store hold the rows of a file."""
+    with ExportedRows(path, store.clock) as rows:
+        store.restore(rows)

@@ -109,6 +109,20 @@ def test_the_sketch_survives_a_snapshot():
     assert other.ids().tolist() == [5]
 
 
+def test_room_for_rows_changes_nothing_but_memory():
+    of = store(100_000, admission=MinCount(2))
+    train(of, 5, 5, 7, 7, 9)
+    before, allocated = of.snapshot(), of.memory()["allocated"]
+    of.make_room(90_000)
+    after = of.snapshot()
+    assert of.memory()["allocated"] > allocated
+    assert after.data.ids.tolist() == before.data.ids.tolist() == [5, 7]
+    assert torch.equal(after.data.rows, before.data.rows)
+    assert before.sketch is not None
+    assert after.sketch is not None
+    assert torch.equal(after.sketch, before.sketch)
+
+
 def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_changes():
     large, small = store(10), store(2)
     train(large, 1, 2, 3)

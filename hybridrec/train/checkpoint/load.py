@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hybridrec.embedding.hash_store import HashStore
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.checkpoint import tree
 from hybridrec.train.checkpoint.contents import Contents
@@ -20,6 +22,7 @@ from hybridrec.train.checkpoint.load_report import LoadReport
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from hybridrec.train.checkpoint.names import Renamer, renamer
 from hybridrec.train.checkpoint.row_optimizer import RowLoad
+from hybridrec.train.checkpoint.table_info import Home
 from hybridrec.train.checkpoint.table_load import TableLoad
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.weight_load import WeightLoad
@@ -53,9 +56,12 @@ class _Loading:
 
     def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None) -> None:
         self.folder, self.contents = folder, contents
-        self.manifest = _undamaged(folder)
         self.model = unwrapped(contents.model)
         self.homes = homes_of(self.model)
+        self.manifest = read_manifest(folder)
+        with ThreadPoolExecutor(1) as meanwhile:  # the disk is the slower one
+            meanwhile.submit(_make_room, self.homes, self.manifest)
+            _check_files(folder, self.manifest)
         self.trees = json.loads((folder / TREES).read_text(encoding="utf-8"))
         dense, state = self._tensors("dense"), self._tensors("state")
         extra = tree.decode(self.trees["model"], state)
@@ -111,12 +117,17 @@ class _Loading:
         return self.report
 
 
-def _undamaged(folder: Path) -> Manifest:
-    manifest = read_manifest(folder)
+def _make_room(homes: Mapping[str, Home], manifest: Manifest) -> None:
+    """Take the memory of the rows to come; tables keep what they hold."""
+    for name, home in homes.items():
+        if isinstance(home, HashStore) and name in manifest.tables:
+            home.make_room(manifest.tables[name].rows)
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
     if problems := problems_of_files(folder, manifest, sums=True):
         listed = "; ".join(map(str, problems[:3]))
         raise CheckpointError(f"checkpoint {folder} is damaged: {listed}; load another checkpoint")
-    return manifest
 
 
 def _refusal(folder: Path, report: LoadReport) -> str:
