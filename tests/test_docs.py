@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from hybridrec.cli import app
+from hybridrec.cli.commands import app
 from hybridrec.data.synthetic import write
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,6 +22,8 @@ Folder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per checkpoint.")]
 
+GIVE = "give the folder of a run, such as runs/a, or a checkpoint, such as runs/a/checkpoints/step-000000100"
+
 checkpoint = typer.Typer(no_args_is_help=True, help="Look at checkpoints: show, verify.")
 
 
@@ -85,8 +87,12 @@ def _checkpoints(folder: Path) -> list[Path]:
         found = [path for path in inside.glob("step-*") if path.is_dir() and path.suffix != ".part"]
         if found:
             return sorted(found, key=_number)
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; {GIVE}")
     if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder}")
+        raise FileNotFoundError(f"there is no folder {folder}; {GIVE}")
+    if not (folder / "manifest.json").exists() and not (folder / "dense.safetensors").exists():
+        raise ValueError(f"{folder} holds no checkpoint; {GIVE}")
     return [folder]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ def inspect(
         list[str],
         typer.Argument(metavar="FILES", help="Parquet files, globs, folders or URLs of one schema."),
     ],
+    schema: Annotated[Path | None, typer.Option(help="File to write: what training takes the columns for.")] = None,
     sample: Annotated[int, typer.Option(min=1, help="Rows to read for what the footers do not tell.")] = 100_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -42,7 +44,12 @@ def inspect(
     hybridrec inspect "logs/day=*/*.parquet" --sample 1000000
 
     hybridrec inspect clicks/ --json | jq .rows
+
+    hybridrec inspect clicks/ --schema s.json   # edit it, then: hybridrec train clicks/ data.schema=s.json
     """
+    if schema is not None:
+        _write_schema(files, schema)
+        return
     from hybridrec.data.inspect import inspect as run
 
     report = run(files, sample)
@@ -50,6 +57,16 @@ def inspect(
         typer.echo(json.dumps(report.to_json(), ensure_ascii=False))
     else:
         _show(report)
+
+
+def _write_schema(files: list[str], path: Path) -> None:
+    from hybridrec.data.output import atomic_file
+    from hybridrec.train.launch import open_data
+
+    found = open_data(files, batch_size=1).schema
+    with atomic_file(path) as beside:
+        found.save(beside)
+    typer.echo(f"wrote {path}: {found}")
 
 
 def _show(report: Report) -> None:

@@ -10,6 +10,8 @@ from typing import ParamSpec
 
 import typer
 
+from hybridrec.remedy import on_command_line
+
 P = ParamSpec("P")
 
 
@@ -29,11 +31,15 @@ def told(command: Callable[P, None]) -> Callable[P, None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
         except (ValueError, OSError) as error:
-            typer.echo(f"error: {_line(error)}", err=True)
+            typer.echo(f"error: {_told(error)}", err=True)
             raise typer.Exit(1) from None
 
     return run
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _told(error: Exception) -> str:
+    """Its message: one line, or a line and a list below it."""
+    bare = isinstance(error, OSError) and error.strerror is not None and error.filename is None
+    text = str(error.strerror) if isinstance(error, OSError) and bare else on_command_line(error)  # without [Errno 28]
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines) or type(error).__name__

@@ -39,9 +39,9 @@ def predict(
     from hybridrec.train.load import load
 
     began = time.monotonic()
-    rows = load(run, checkpoint).predict(
-        open_data(data, batch_size=batch_size), out=out, columns=tuple(columns or ()), force=force
-    )
+    loaded = load(run, checkpoint)
+    opened = open_data(data, batch_size=batch_size, like=loaded.schema)
+    rows = loaded.predict(opened, out=out, columns=tuple(columns or ()), force=force)
     seconds = time.monotonic() - began
     if as_json:
         typer.echo(json.dumps({"out": str(out), "rows": rows, "seconds": seconds}))

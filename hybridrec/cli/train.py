@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from hybridrec.train.checkpoint import Manifest
     from hybridrec.train.trainer import Trainer
 
 
@@ -53,12 +54,12 @@ def train(
     hybridrec train --out runs/b --resume
     """
     from hybridrec.train.launch import launch
-    from hybridrec.train.run_config import DOTTED, RunConfig, read_config, with_overrides
+    from hybridrec.train.run_config import RunConfig, read_config, with_overrides
+    from hybridrec.train.settings import words_of
 
-    data = [word for word in words or [] if not DOTTED.fullmatch(word)]
-    changes = [word for word in words or [] if DOTTED.fullmatch(word)]
-    if config is None and resume and out is not None and (out / "config.json").exists():
-        config = out / "config.json"
+    data, changes = words_of(words or [])
+    if config is None and resume and out is not None:
+        config = _config_of(out, data)
     values = with_overrides({} if config is None else read_config(config), changes)
     flags = {"path": data, "label": label, "weight": weight, "valid": valid, "batch_size": batch_size}
     _set(values, "data", flags)
@@ -69,6 +70,8 @@ def train(
     made = launch(RunConfig.of(values))
     if not (quiet or as_json):
         typer.echo(_about(made.trainer), err=True)
+        for file in made.train.lost:
+            typer.echo(f"left out, as it cannot be read: {file}", err=True)
     try:
         made.trainer.fit(
             made.train, made.valid, epochs=made.epochs, steps=made.steps, resume="auto" if resume else None
@@ -79,6 +82,18 @@ def train(
     typer.echo(json.dumps(result) if as_json else _lines(result))
 
 
+def _config_of(out: Path, data: list[str]) -> Path | None:
+    """The configuration of the run to go on with; without one, the data must be named."""
+    if (out / "config.json").exists():
+        return out / "config.json"
+    if not data:
+        raise ValueError(
+            f"{out} holds no run to go on with (there is no {out / 'config.json'}); name the data and the label to "
+            f"begin one: hybridrec train DATA --label NAME --out {out} --resume"
+        )
+    return None
+
+
 def _set(values: dict[str, Any], section: str, given: dict[str, Any]) -> None:
     """Put what was given on the command line over the configuration."""
     kept = {name: value for name, value in given.items() if value not in (None, [])}
@@ -87,7 +102,9 @@ def _set(values: dict[str, Any], section: str, given: dict[str, Any]) -> None:
 
 
 def _free_folder(config: Any) -> str:
-    name, number = config.model.get("name", "model"), 1
+    from hybridrec.train.launch import model_name
+
+    name, number = model_name(config, len(config.data.label)), 1
     while Path(f"runs/{name}-{number}").exists():
         number += 1
     return f"runs/{name}-{number}"
@@ -98,25 +115,40 @@ def _about(trainer: Trainer) -> str:
 
 
 def _result(trainer: Trainer) -> dict[str, Any]:
+    from hybridrec.train.checkpoint import Checkpoints, read_manifest
     from hybridrec.train.history import numbers
 
     run, final = trainer.run, trainer.history.final
     assert run is not None, "the command gives every run a folder"
     metrics = {} if final is None else numbers(final)
+    best = Checkpoints(run.checkpoints).best()
     report = run.path / "report.html"
     return {
         "run": str(run.path),
         "steps": trainer.step,
         "rows": trainer.state.rows,
         "metrics": metrics,
+        "best": None if best is None else _best(read_manifest(best)),
         "stopped": trainer.state.stopped,
         "report": str(report) if report.exists() else None,
     }
 
 
+def _best(manifest: Manifest) -> dict[str, Any]:
+    return {"step": manifest.step, "metrics": dict(manifest.metrics)}
+
+
 def _lines(result: dict[str, Any]) -> str:
-    shown = "  ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
     lines = [f"trained {result['steps']:,} steps, {result['rows']:,} rows; run in {result['run']}"]
-    lines += [f"validation: {shown}"] if shown else []
+    best, used = result["best"], "predict and evaluate use it"
+    if result["metrics"]:
+        is_best = best is not None and best["step"] == result["steps"]
+        lines.append(f"last validation: {_shown(result['metrics'])}" + (f" (the best; {used})" if is_best else ""))
+    if best is not None and best["step"] != result["steps"]:
+        lines.append(f"best validation: {_shown(best['metrics'])} (step {best['step']:,}; {used})")
     lines += [f"report: {result['report']}"] if result["report"] else []
     return "\n".join([*lines, f"next: hybridrec predict {result['run']} DATA --out scores.parquet"])
+
+
+def _shown(metrics: dict[str, float | None]) -> str:
+    return "  ".join(f"{name} {'nan' if value is None else format(value, '.4f')}" for name, value in metrics.items())

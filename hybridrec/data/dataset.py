@@ -24,6 +24,7 @@ from hybridrec.data.rows import Reading, RowSet, WorkerShare, last_rows
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle
 from hybridrec.data.stream_source import StreamRows
+from hybridrec.remedy import remedied
 from hybridrec.types import Batch
 
 By = Literal["rows", "batch"]
@@ -312,17 +313,23 @@ class Dataset(IterableDataset[Batch]):
                 f"not a dataset state of version {VERSION} (found {found!r}); it has the keys {sorted(keys)}"
             )
         if state["fingerprint"] != self._rows.fingerprint():
-            raise ValueError(
+            raise remedied(
+                ValueError,
                 f"the state is of other data: fingerprint {state['fingerprint']}, this dataset has "
-                f"{self._rows.fingerprint()}; use the same files, where() and split(), "
-                "or start a new epoch with set_epoch()"
+                f"{self._rows.fingerprint()}",
+                call="use the same files, where() and split(), or start a new epoch with set_epoch()",
+                setting="name the files and the share of --valid that the run began with, or name none: they are kept "
+                "in the folder of the run",
             )
         position = Position.from_json(state["position"])
         shuffle = None if state["shuffle"] is None else Shuffle(**state["shuffle"])
         agreed = shuffle is None if self._shuffle is None else self._shuffle.agrees_with(shuffle)
         if not agreed:
-            raise ValueError(
-                f"the state was made under {shuffle}, this dataset has {self._shuffle}; use the same shuffle()"
+            raise remedied(
+                ValueError,
+                f"the state was made under {shuffle}, this dataset has {self._shuffle}",
+                call="use the same shuffle()",
+                setting="leave data.shuffle and data.seed as they were",
             )
         self._cursor.chunk_rows, self._cursor.shuffle = state["chunk_rows"], shuffle
         self._cursor.begin(position.resume(self._shard.world, self._batch_size, self._shard.by))

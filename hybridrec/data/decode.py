@@ -18,6 +18,7 @@ from hybridrec.data.extra import carried, extra_type, without_nulls
 from hybridrec.data.hashing import SEED, hash_array
 from hybridrec.data.restore import Restore
 from hybridrec.data.schema import NULL_ID, Feature, Schema
+from hybridrec.remedy import SCHEMA_FILE, remedied
 from hybridrec.types import Batch, IdBlock, Ragged
 
 Step = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -203,9 +204,11 @@ class Decoder:
                 f"{place}: {kind}; the default {feature.default} stands for whole rows, give a single value"
             )
         others = ', or null="empty" or "id"' if feature.kind == "id" else ""
-        return BadValue(
-            f'{place}: {kind}, and the policy of this column is null="error"; choose another: '
-            f'schema.edit({name!r}, null="default", default=...){others}'
+        return remedied(
+            BadValue,
+            f'{place}: {kind}, and the policy of this column is null="error"',
+            call=f'choose another: schema.edit({name!r}, null="default", default=...){others}',
+            setting=f'fill it in the file, or choose another, null="default" and a default{others}, {SCHEMA_FILE}',
         )
 
     # -- the rest --------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from hybridrec.data.source import (
     BadFile,
     Group,
     Layout,
+    MissingFile,
     check_columns,
     exact_chunks,
     fingerprint,
@@ -27,6 +28,7 @@ from hybridrec.data.source import (
     union_schema,
 )
 from hybridrec.data.where import evaluate, filter_columns
+from hybridrec.remedy import remedied
 
 MASK_ROWS = 65_536
 INDEX_THREADS = 16
@@ -156,7 +158,8 @@ class FileSource(ABC):
         except BadFile as error:
             return error
         except (OSError, ValueError, pa.ArrowException) as error:
-            return BadFile(file.name, _reason(error))
+            kind = MissingFile if isinstance(error, FileNotFoundError) else BadFile
+            return kind(file.name, _reason(error))
         if not contents.layout.types and not contents.layout.left_out:
             return BadFile(file.name, "the file has no columns")
         return contents
@@ -165,9 +168,11 @@ class FileSource(ABC):
         schema = union_schema(self.files, [contents.layout for contents in self._contents], self._merge)
         for name, values in self._constants.items():
             if name in schema.names:
-                raise ValueError(
-                    f"{name!r} is a column of the files and a folder ({name}=...) above them; "
-                    "pass hive=False to take the files' column"
+                raise remedied(
+                    ValueError,
+                    f"{name!r} is a column of the files and a folder ({name}=...) above them",
+                    call="pass hive=False to take the files' column",
+                    setting="rename the folder, or the column",
                 )
             schema = schema.append(pa.field(name, next(iter(values.values())).type))
         return schema

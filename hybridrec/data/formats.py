@@ -83,7 +83,10 @@ class CsvSource(FileSource):
             with self._reader(file, dict(self.options.types), [], False) as reader:
                 columns, rows = layout(reader.schema), sum(batch.num_rows for batch in reader)
         except pa.ArrowInvalid as error:
-            raise BadFile(file.name, f"{error}; if a type is wrong, state it with types={{name: type}}") from error
+            raise BadFile(
+                file.name,
+                f"{error}; if a type is wrong, state it with types={{name: type}} (hybridrec convert --types)",
+            ) from error
         size = file.filesystem.get_file_info(file.path).size or 0
         return Contents(columns, [(0, rows, size)], size)
 

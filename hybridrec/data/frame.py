@@ -11,6 +11,7 @@ from hybridrec.data.dataset import Dataset
 from hybridrec.data.formats import as_table
 from hybridrec.data.open import table
 from hybridrec.data.schema import Schema
+from hybridrec.remedy import SCHEMA_FILE, remedied
 
 
 def inputs_of(schema: Schema, there: Collection[str] = ()) -> Schema:
@@ -31,10 +32,12 @@ def check_inputs(inputs: Schema, there: Collection[str]) -> None:
     missing = [f for f in inputs if f.cross is None and f.name not in there and f.default is None]
     if missing:
         first, have = missing[0], ", ".join(there) or "none"
-        raise ValueError(
+        raise remedied(
+            ValueError,
             f"the data has no column {', '.join(repr(feature.name) for feature in missing)}, which the model was "
-            f"trained with ({first.name}: {first.kind}, {first.type}); it has {have}. Add it, or train with a "
-            "default= for it in the schema"
+            f"trained with ({first.name}: {first.kind}, {first.type}); it has {have}",
+            call="add it, or train with a default= for it in the schema",
+            setting=f"add it, or train with a default for it {SCHEMA_FILE}",
         )
 
 

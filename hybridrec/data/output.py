@@ -42,9 +42,10 @@ def atomic_file(path: str | os.PathLike[str], force: bool = False) -> Iterator[P
     _check(target, force)
     temporary = _beside(target)
     try:
-        yield temporary
-        _check(target, force)
-        os.replace(temporary, target)
+        with _named(target, temporary):
+            yield temporary
+            _check(target, force)
+            os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -68,7 +69,8 @@ def atomic_folder(path: str | os.PathLike[str], force: bool = False) -> Iterator
     _check_replaceable(target)
     temporary = _beside(target)
     old = temporary.with_suffix(".old")
-    temporary.mkdir()
+    with _named(target, temporary):
+        temporary.mkdir()
     try:
         yield temporary
         _check(target, force)
@@ -88,10 +90,36 @@ def _beside(target: Path) -> Path:
 
 
 def _check(target: Path, force: bool) -> None:
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"folder {target.parent} does not exist; create it first")
+    check_folder(target.parent)
     if target.exists() and not force:
         raise FileExistsError(f"{target} exists; pass --force (force=True) to replace it")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is not there, or that cannot be written to.
+
+    >>> check_folder(Path("/no/such/folder"))
+    Traceback (most recent call last):
+    FileNotFoundError: folder /no/such/folder does not exist; create it first
+    """
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, so nothing can be written into it; name another folder")
+    if not folder.is_dir():
+        raise FileNotFoundError(f"folder {folder} does not exist; create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"folder {folder} cannot be written to; name another, or change its permissions")
+
+
+@contextmanager
+def _named(target: Path, temporary: Path) -> Iterator[None]:
+    """Within it, an error about the temporary name is told of the one that was asked for."""
+    try:
+        yield
+    except OSError as error:
+        if temporary.name not in str(error):
+            raise
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(f"{target} cannot be written: {why}; name another folder, or see to its disk") from error
 
 
 def _check_replaceable(target: Path) -> None:

@@ -24,6 +24,7 @@ from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
 from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
+from hybridrec.remedy import SCHEMA_FILE, remedied
 
 CHUNK_BYTES = 40 << 20  # large enough that per-chunk costs vanish, small enough that many fit the usual ceiling
 CHUNK_ROWS = (256, 131072)
@@ -193,6 +194,11 @@ class RowSet:
     # -- what there is ---------------------------------------------------------------------------------------
 
     @property
+    def restores(self) -> bool:
+        """Whether its rows are made of deduplicated blocks."""
+        return self._restore is not None
+
+    @property
     def _restore(self) -> Restore | None:
         return next((step for step in self.steps if isinstance(step, Restore)), None)
 
@@ -322,9 +328,12 @@ class RowSet:
         for file, name in enumerate(self.source.files):
             for column in sorted(self.source.absent(file) & set(columns)):
                 if column not in schema or schema[column].default is None:
-                    raise ValueError(
-                        f"{name} has no column {column!r}, other files do; declare what stands in for it: "
-                        f"schema.edit({column!r}, default=...), or leave it out with select()"
+                    raise remedied(
+                        ValueError,
+                        f"{name} has no column {column!r}, other files do",
+                        call=f"declare what stands in for it: schema.edit({column!r}, default=...), or leave it out "
+                        "with select()",
+                        setting=f"name the columns to read, data.columns=[...], or give it a default {SCHEMA_FILE}",
                     )
 
     def walk(
@@ -356,9 +365,11 @@ def absent_columns(schema: Schema, arrow: pa.Schema) -> frozenset[str]:
     missing = frozenset(_columns(schema)) - set(arrow.names)
     for name in sorted(missing):
         if name not in schema or schema[name].default is None:
-            raise ValueError(
-                f"no column named {name!r}; the data has {', '.join(arrow.names)}; "
-                "a column that is nowhere needs a default="
+            raise remedied(
+                ValueError,
+                f"no column named {name!r}; the data has {', '.join(arrow.names)}",
+                call="a column that is nowhere needs a default=",
+                setting="add it, or give files that have the columns of training",
             )
     return missing
 

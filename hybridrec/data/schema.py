@@ -24,6 +24,7 @@ from hybridrec.data.arrow_types import (
     type_to_json,
 )
 from hybridrec.data.transforms import Cross, Transform, from_json
+from hybridrec.remedy import SCHEMA_FILE, remedied
 
 KINDS = ("id", "dense", "label", "weight", "extra", "skip")
 NULLS = ("error", "default", "empty", "id")
@@ -218,14 +219,22 @@ class Schema(Sequence[Feature]):
         """Integers and strings are ids, floats and bools dense, times and lists of floats extra."""
         labels = (label,) if isinstance(label, str) else tuple(label)
         wanted = [*labels, *([weight] if weight is not None else [])]
+        if twice := [name for name in wanted if wanted.count(name) > 1]:
+            raise ValueError(
+                f"column {twice[0]!r} is named twice as label or weight; a column is one label, or the sample weight"
+            )
         if missing := [name for name in wanted if name not in arrow.names]:
             raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
         made = []
         for field in arrow:
             if field.name in labels and is_text(element_type(field.type)):
-                raise ValueError(
-                    f"label {field.name!r} holds {field.type}, not numbers; state which values are positive: "
-                    f"schema.edit({field.name!r}, kind='label', transforms=[IsIn([...])]) and pass schema="
+                raise remedied(
+                    ValueError,
+                    f"label {field.name!r} holds {field.type}, not numbers",
+                    call=f"state which values are positive: schema.edit({field.name!r}, kind='label', "
+                    "transforms=[IsIn([...])]) and pass schema=",
+                    setting='state which values are positive, "transforms": [{"op": "is_in", "values": [...]}], '
+                    + SCHEMA_FILE,
                 )
             kind = "label" if field.name in labels else "weight" if field.name == weight else _kind(field.type)
             made.append(Feature(field.name, kind, field.type))
@@ -274,10 +283,11 @@ class Schema(Sequence[Feature]):
                 continue
             found, stated = plain_type(arrow.field(feature.name).type), plain_type(feature.type)
             if found != stated and not pt.is_null(found):
-                raise ValueError(
-                    f"column {feature.name!r} is {found} in the data, but {stated} in the schema; "
-                    "take the data's "
-                    f"schema anew, or state it with schema.edit({feature.name!r}, type=...)"
+                raise remedied(
+                    ValueError,
+                    f"column {feature.name!r} is {found} in the data, but {stated} in the schema",
+                    call=f"take the data's schema anew, or state it with schema.edit({feature.name!r}, type=...)",
+                    setting=f"write the column as {stated}, as in the data that the schema was made of",
                 )
 
     def of(self, *kinds: str) -> list[Feature]:
@@ -306,7 +316,10 @@ class Schema(Sequence[Feature]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Schema:
-        return Schema.from_json(Path(path).read_text())
+        try:
+            return Schema.from_json(Path(path).read_text())
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} is not the file of a schema, as Schema.save() writes it ({error!r})") from error
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, str):

@@ -36,8 +36,30 @@ class BadFile(ValueError):
         self.file, self.reason, self.row_group = file, reason, row_group
 
     def __str__(self) -> str:
+        return f'{self._what()}; repair or remove the file, or pass on_bad_file="skip"'
+
+    @property
+    def on_command_line(self) -> str:
+        return f"{self._what()}; repair or remove the file, or train without it: data.on_bad_file=skip"
+
+    def _what(self) -> str:
         where = self.file if self.row_group is None else f"{self.file}, row group {self.row_group}"
-        return f'{where}: {self.reason}; repair or remove the file, or pass on_bad_file="skip"'
+        return f"{where}: {self.reason}"
+
+
+class MissingFile(BadFile):
+    """A file that is not there.
+
+    >>> print(MissingFile("clicks.parquet", "the file does not exist (any more)"))
+    clicks.parquet: the file does not exist (any more); check the path, or pass on_bad_file="skip"
+    """
+
+    def __str__(self) -> str:
+        return f'{self._what()}; check the path, or pass on_bad_file="skip"'
+
+    @property
+    def on_command_line(self) -> str:
+        return f"{self._what()}; check the path"
 
 
 class Source(Protocol):

@@ -12,6 +12,7 @@ from hybridrec.models.din import DIN
 from hybridrec.models.dlrm import DLRM
 from hybridrec.models.mmoe import MMoE
 from hybridrec.models.model import Model, options_of
+from hybridrec.models.options import RULES, check_option
 from hybridrec.models.twotower import TwoTower
 from hybridrec.models.widedeep import WideDeep
 
@@ -42,8 +43,19 @@ def build(name: str, schema: Schema, **config: Any) -> Model:
     if unknown := [option for option in config if option not in options_of(kind)]:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}; it takes {', '.join(options_of(kind))}")
     if lacking := [option for option in required_options(kind) if option not in config]:
-        raise ValueError(f"model {name!r} needs {lacking[0]!r}, the name of a feature: model.{lacking[0]}=NAME")
+        example = RULES[annotation_of(kind, lacking[0])].example
+        raise ValueError(f"model {name!r} needs {lacking[0]!r}, names of features: model.{lacking[0]}={example}")
+    for option, value in config.items():
+        if annotation_of(kind, option) == "Sequence[str]" and isinstance(value, str):
+            config[option] = [value]
+        check_option(option, annotation_of(kind, option), config[option])
     return kind(schema, **config)
+
+
+def annotation_of(kind: type[Model], option: str) -> str:
+    """What an option of a model may be, as its signature says it; nothing for those that all models have."""
+    parameters = inspect.signature(kind).parameters
+    return str(parameters[option].annotation) if option in parameters else ""
 
 
 def required_options(kind: type[Model]) -> list[str]:

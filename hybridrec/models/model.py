@@ -16,6 +16,7 @@ from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.models.options import encode
 from hybridrec.models.summary import summary
 from hybridrec.models.tables import Options, tables_of
+from hybridrec.remedy import SCHEMA_FILE, remedied
 from hybridrec.types import Batch
 
 
@@ -53,9 +54,11 @@ class Model(nn.Module):
         self.dense_names = columns_of(schema.of("dense"))
         self.outputs = max(1, len(self.labels))
         if not schema.of("id"):
-            raise ValueError(
-                f"{type(self).__name__} needs an id feature, and the schema has none; bucketize a dense one: "
-                "schema.edit(name, kind='id', transforms=[Bucketize([...])])"
+            raise remedied(
+                ValueError,
+                f"{type(self).__name__} needs an id feature, and the schema has none",
+                call="bucketize a dense one: schema.edit(name, kind='id', transforms=[Bucketize([...])])",
+                setting=f"bucketize a dense one {SCHEMA_FILE}",
             )
         made = tables_of(schema, dim, share=self.share, options=self.tables, sequences=sequences)
         self.declared: list[Table] = made

@@ -45,7 +45,12 @@ def export(
         raise ValueError(f"{type(model).__name__} has no schema; pass that of the training data as schema=")
     beside = target.with_name(f".{target.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
+    try:
+        beside.mkdir(parents=True)
+    except OSError as error:
+        raise OSError(
+            f"{target} cannot be made: {error.strerror or error}; give a folder that you may write to"
+        ) from error
     try:
         _write(beside, model, chosen, Outcome(scores, bf16))
         if target.exists():

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.data.frame import frame_dataset, inputs_of
+from hybridrec.data.place import nan_score
 from hybridrec.data.schema import Schema
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.serve import manifest, table_file, table_json
@@ -51,6 +52,13 @@ def _collection(folder: Path, entry: CollectionEntry) -> EmbeddingCollection:
     return made.eval()
 
 
+def _check(parts: list[np.ndarray], batch: Batch) -> None:
+    """Refuse scores of the last batch that are not numbers, and name their row."""
+    if np.isnan(parts[-1]).any():
+        row = int(np.isnan(parts[-1]).nonzero()[0][0])
+        raise nan_score(batch, row, f"row {sum(map(len, parts[:-1])) + row}")
+
+
 class Predictor:
     """Scores for frames and batches. It reads tables and never changes them, so threads may share one."""
 
@@ -68,7 +76,10 @@ class Predictor:
 
     def predict(self, frame: Any, *, batch_size: int = BATCH_ROWS) -> np.ndarray:
         """Scores of a frame (pandas, polars, pyarrow, dict of columns), in order: [n], or [n, k] for k labels."""
-        parts = [self(batch).numpy() for batch in frame_dataset(frame, self._inputs, batch_size)]
+        parts: list[np.ndarray] = []
+        for batch in frame_dataset(frame, self._inputs, batch_size):
+            parts.append(self(batch).numpy())
+            _check(parts, batch)
         if parts:
             return np.concatenate(parts)
         return np.empty((0,) if len(self.labels) < 2 else (0, len(self.labels)), np.float32)

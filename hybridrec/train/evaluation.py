@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.metrics import MetricSet
+from hybridrec.remedy import remedied
 from hybridrec.train.losses import Loss, reduce, weigh
 from hybridrec.train.step import Learner
 from hybridrec.types import Batch
@@ -33,7 +34,15 @@ def measure(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch
     if metrics is None or batch.label is None or not len(batch) or outputs.shape != batch.label.shape:
         return
     groups = {name: group_of(batch, name) for name in metrics.group_columns}
-    metrics.update(loss.scores(outputs), batch.label, batch.weight, groups)
+    try:
+        metrics.update(loss.scores(outputs), batch.label, batch.weight, groups)
+    except ValueError as error:
+        raise remedied(
+            ValueError,
+            f"the metrics cannot be taken: {error}",
+            call="mend the column; labels other than 0 and 1 want loss='mse', or metrics= that take them",
+            setting="mend the column; labels other than 0 and 1 want loss=mse, or metrics=[...] that take them",
+        ) from error
 
 
 def group_of(batch: Batch, name: str) -> Tensor:
@@ -68,8 +77,18 @@ def evaluate(
             if watch is not None:
                 watch(learner.loss.scores(outputs), batch)
     if not rows:
-        raise ValueError("there are no rows to evaluate on; look at the files, where() and split() of the dataset")
+        raise no_rows("there are no rows to evaluate on")
     return {"loss": losses / weight if weight else float("nan"), **({} if metrics is None else metrics.compute())}
+
+
+def no_rows(what: str) -> ValueError:
+    """The error of data that is empty."""
+    return remedied(
+        ValueError,
+        what,
+        call="look at the files, where() and split() of the dataset",
+        setting="look at the files, and at the share of --valid",
+    )
 
 
 def metric_set(loss: Loss, labels: Sequence[str], names: Sequence[str] | None) -> MetricSet | None:

@@ -8,8 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybridrec.remedy import remedied
+from hybridrec.train.evaluation import no_rows
+from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
+from hybridrec.train.locate import located
 from hybridrec.train.progress import make_display
 from hybridrec.train.saving import Saver
 from hybridrec.train.schedules import make_scheduler
@@ -46,6 +50,7 @@ class Fit:
     def run(self, resume: str | Path | None) -> None:
         """Train until epochs, steps, early stopping or a signal end it."""
         trainer = self.trainer
+        keep_freed_memory()
         self._begin(resume)
         self._log_every = self.options.log_every or usual_log_every(self.total())
         with determinism(self.options.deterministic), self.saver, self.interruption:
@@ -64,30 +69,51 @@ class Fit:
     def _begin(self, resume: str | Path | None) -> None:
         trainer, options = self.trainer, self.options
         total = self.total()
+        if trainer.run is not None:
+            trainer.run.check_place()
+        self.validation.check()
+        if trainer.run is not None:
+            trainer.run.prepare()
         for name, optimizer in (("schedule", self.learner.dense), ("row_schedule", self.learner.rows)):
             made = make_scheduler(optimizer, getattr(options, name), total, name)
             if made is not None:
                 self.schedulers[name] = made
         found = self._checkpoint(resume)
         if found is not None:
-            self.saver.resume(found)
-            trainer.take_up_records()
-            log.info("resumed from %s", found)
-            self.display.say(f"resumed from {found}, step {self.state.step:,}")
+            self._go_on(found)
         else:
+            if resume is not None:
+                self._say(
+                    f"nothing to resume in {_folder(trainer)}: no complete checkpoint is there; the run begins anew"
+                )
             self.state.begin()
             if options.seed is not None:
                 seed_everything(options.seed)
-            trainer.describe_run(self)
+        trainer.describe_run(self)
+
+    def _go_on(self, found: Path) -> None:
+        """Take up a checkpoint. Those that were written after it are of another line, and are set aside."""
+        self.saver.resume(found)
+        aside = self.saver.set_others_aside(found)
+        self.trainer.take_up_records()
+        self._say(f"resumed from {found}, step {self.state.step:,}")
+        if aside is not None:
+            self._say(f"checkpoints that were written after it are kept in {aside}; this run no longer uses them")
+
+    def _say(self, text: str) -> None:
+        log.info(text)
+        self.display.say(text)
 
     def _checkpoint(self, resume: str | Path | None) -> Path | None:
         """The checkpoint to go on from. A folder that holds another run is not written over."""
         latest = self.saver.latest()
         if resume is None:
             if latest is not None and self.state.step == 0:
-                raise ValueError(
-                    f"{latest.parent.parent} holds a run already (its newest checkpoint is {latest.name}); go on with "
-                    "fit(resume='auto') or --resume, or give another folder as out"
+                raise remedied(
+                    ValueError,
+                    f"{latest.parent.parent} holds a run already (its newest checkpoint is {latest.name})",
+                    call="go on with fit(resume='auto'), or give another folder as out=",
+                    setting="go on with --resume, or give another folder as --out",
                 )
             return None
         if resume != "auto":
@@ -133,14 +159,15 @@ class Fit:
         state = self.state
         batches = self._batches()
         try:
-            for group in grouped(batches, self.options.accumulate, self.learner.stages):
-                self._step(group)
-                if self._over():
-                    return
+            with located(self.train):
+                for group in grouped(batches, self.options.accumulate, self.learner.stages):
+                    self._step(group)
+                    if self._over():
+                        return
         finally:
             getattr(batches, "close", lambda: None)()
         if not state.epoch_steps:
-            raise ValueError(f"epoch {state.epoch} has no rows; look at the files, where() and split() of the dataset")
+            raise no_rows(f"epoch {state.epoch} has no rows")
         self._end_epoch()
 
     def _batches(self) -> Iterator[Batch]:
@@ -218,7 +245,9 @@ class Fit:
         latest = self.saver.settled()
         if latest is None:
             return "Nothing was saved" + (": the Trainer has no out=" if self.trainer.run is None else "")
-        return f"{latest} is saved; go on with fit(resume='auto'), or hybridrec train ... --resume"
+        by_command = "run" in self.trainer.about  # see launch.py
+        how = f"hybridrec train --out {_folder(self.trainer)} --resume" if by_command else "fit(resume='auto')"
+        return f"{latest} is saved; go on with {how}"
 
     def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
         """Write one more record, show it, and tell the callbacks."""
@@ -233,6 +262,11 @@ class Fit:
         self.trainer.keep_record(record)
         self.display.record(record)
         self.trainer.callbacks.call("on_record", self.trainer, record)
+
+
+def _folder(trainer: Trainer) -> Path:
+    assert trainer.run is not None, "a fit without a folder has nothing to resume"
+    return trainer.run.path
 
 
 def usual_log_every(steps: int | None) -> int:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hybridrec.data import csv, ipc, parquet
+import pyarrow as pa
+
+from hybridrec.data import CsvOptions, csv, ipc, parquet
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.schema import Schema
 from hybridrec.models import build
+from hybridrec.remedy import within
 from hybridrec.train.optimizers import DENSE_LR, ROW_LR
 from hybridrec.train.run_config import DENSE_KINDS, ROW_KINDS, DataConfig, RunConfig, optimizer_kind
+from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.seeds import seed_everything
 from hybridrec.train.trainer import Trainer
 
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
 STEPS_AN_EPOCH = 800  # that a small data set should give
+NAMES = {parquet: "Parquet", csv: "CSV", ipc: "Arrow"}
 OPENERS = {".csv": csv, ".tsv": csv, ".arrow": ipc, ".feather": ipc, ".ipc": ipc}
 
 
@@ -31,12 +36,17 @@ class Launch(NamedTuple):
 
 def launch(config: RunConfig) -> Launch:
     """Open the data, make the model and its Trainer."""
+    if config.out is not None:
+        RunDirectory(config.out).check_place()
     train, valid = datasets(config.data)
     options = config.options()
     if options.seed is not None:
         seed_everything(options.seed)  # before the layers are drawn
-    chosen = {"name": "deepfm" if len(train.schema.of("label")) < 2 else "mmoe", **config.model}
-    model = build(chosen.pop("name"), train.schema, **chosen)
+    chosen = {"name": model_name(config, len(train.schema.of("label"))), **config.model}
+    try:
+        model = build(chosen.pop("name"), train.schema, **chosen)
+    except TypeError as error:  # a value of another type than an option of the model or its tables takes
+        raise ValueError(str(error)) from error
     usual = "in_batch_softmax" if type(model).__name__ == "TwoTower" else "bce"
     trainer = Trainer(
         model,
@@ -51,34 +61,101 @@ def launch(config: RunConfig) -> Launch:
     return Launch(trainer, train, valid, config.train.get("epochs"), config.train.get("steps"))
 
 
+def model_name(config: RunConfig, labels: int) -> str:
+    """The model that is asked for, or the usual one for so many labels.
+
+    >>> model_name(RunConfig(), 1), model_name(RunConfig(), 3), model_name(RunConfig(model={"name": "din"}), 1)
+    ('deepfm', 'mmoe', 'din')
+    """
+    return config.model.get("name") or ("deepfm" if labels < 2 else "mmoe")
+
+
 def _optimizer(section: str, values: dict[str, Any], kinds: dict[str, str], lr: float) -> Any:
     kind, options = optimizer_kind(section, values, kinds)
-    return lambda target: kind(target, **{"lr": lr, **options})
+
+    def make(target: Any) -> Any:
+        try:
+            return kind(target, **{"lr": lr, **options})
+        except TypeError as error:
+            raise ValueError(
+                f"{section} cannot be made with {options} ({error}); mend the value that does not fit"
+            ) from error
+
+    return make
 
 
 def datasets(data: DataConfig) -> tuple[Dataset, Dataset | None]:
     """What to train on, and what to validate on."""
     if not data.path:
         raise ValueError("there is no data to train on; name the files: hybridrec train DATA, or data.path")
-    opened = open_data(data.path, batch_size=LARGEST_BATCH, label=data.label, weight=data.weight, threads=data.threads)
-    if not data.label:
+    files = {"batch_size": LARGEST_BATCH, "threads": data.threads, "on_bad_file": data.on_bad_file}
+    if data.schema is None:
+        opened = open_data(data.path, label=data.label, weight=data.weight, **files)
+    else:
+        opened = open_data(data.path, schema=read_schema(data), **files)
+    if not opened.schema.of("label"):
         names = ", ".join(feature.name for feature in opened.schema)
         raise ValueError(f"which column is the label? name it with --label, or data.label; the data has {names}")
     opened = opened if data.columns is None else opened.select(data.columns)
     share = _share(data.valid)
     train, valid = opened.split(1 - share) if share is not None else (opened, None)
     if share is None and data.valid is not None:
-        valid = open_data([str(data.valid)], batch_size=LARGEST_BATCH, schema=opened.schema, threads=data.threads)
+        try:
+            valid = open_data([str(data.valid)], schema=opened.schema, **files)
+        except ValueError as error:
+            raise within("validation data", error) from error
     size = data.batch_size or batch_size_for(train.num_rows)
     train = train.batch(size)
     return train.shuffle(seed=data.seed) if data.shuffle else train, None if valid is None else valid.batch(size)
 
 
-def open_data(paths: list[str], *, batch_size: int, schema: Schema | None = None, **options: Any) -> Dataset:
-    """A dataset of files, by the ending of the first: Parquet, CSV, TSV or Arrow."""
-    opener = OPENERS.get(Path(paths[0].removesuffix(".gz")).suffix.lower(), parquet)
+def read_schema(data: DataConfig) -> Schema:
+    """The schema in a file, with the label and the weight that are named beside it."""
+    assert data.schema is not None, "there is a file"
+    try:
+        schema = Schema.load(data.schema)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"there is no file {data.schema}, which data.schema names; write one with hybridrec inspect DATA --schema "
+            f"{data.schema}"
+        ) from None
+    named = [(name, "label") for name in data.label] + ([(data.weight, "weight")] if data.weight else [])
+    for name, kind in named:
+        schema = schema if schema[name].kind == kind else schema.edit(name, kind=kind)
+    return schema
+
+
+def open_data(
+    paths: list[str],
+    *,
+    batch_size: int,
+    schema: Schema | None = None,
+    like: Schema | None = None,
+    **options: Any,
+) -> Dataset:
+    """A dataset of files, all of one format by their endings: Parquet, CSV, TSV or Arrow.
+
+    Text has no types: its columns are read in those of `schema`, or of one that the data should be `like`.
+    """
+    formats = {path: OPENERS.get(Path(path.removesuffix(".gz")).suffix.lower(), parquet) for path in paths}
+    opener, *others = dict.fromkeys(formats.values())
+    if others:
+        first, other = (next(path for path, each in formats.items() if each is kind) for kind in (opener, others[0]))
+        raise ValueError(
+            f"{first} is read as {NAMES[opener]} and {other} as {NAMES[others[0]]}, and files read together have one "
+            "format; make Parquet of the others with hybridrec convert"
+        )
     kept = {name: value for name, value in options.items() if value not in (None, [], ())}
+    wanted = schema or like
+    if opener is csv and wanted is not None:
+        kept["format"] = CsvOptions(types=_other_types(csv(list(paths), batch_size=1, **kept), wanted))
     return opener(list(paths), batch_size=batch_size, schema=schema, **kept)
+
+
+def _other_types(found: Dataset, wanted: Schema) -> dict[str, pa.DataType]:
+    """The types in which columns are wanted, where text was taken for something else."""
+    columns = {field.name: field.type for field in wanted.arrow() if not pa.types.is_nested(field.type)}
+    return {f.name: columns[f.name] for f in found.schema if f.name in columns and f.type != columns[f.name]}
 
 
 def batch_size_for(rows: int) -> int:

@@ -11,11 +11,13 @@ import numpy as np
 from torch import nn
 
 from hybridrec.data.schema import Schema
+from hybridrec.remedy import remedied
 from hybridrec.train.checkpoint import Checkpoints, Contents
 from hybridrec.train.checkpoint import load as load_checkpoint
 from hybridrec.train.evaluation import evaluate, metric_set
 from hybridrec.train.history import History
 from hybridrec.train.labels import label_names, label_weights
+from hybridrec.train.locate import located
 from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
@@ -64,7 +66,8 @@ class Run:
         if self.schema is not None and hasattr(data, "with_schema"):
             data = data.with_schema(self.schema)  # pyright: ignore[reportAttributeAccessIssue]
         labels = label_names(self.model, data)
-        return evaluate(self._learner, fresh(data), metric_set(self._learner.loss, labels, self.config["metrics"]))
+        with located(data):
+            return evaluate(self._learner, fresh(data), metric_set(self._learner.loss, labels, self.config["metrics"]))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {type(self.model).__name__}, {self.checkpoint.name})"
@@ -105,11 +108,20 @@ def load(
 
 def _checkpoint(folder: RunDirectory, wanted: str | os.PathLike[str]) -> Path:
     kept = Checkpoints(folder.checkpoints)
-    found = {"best": kept.best, "latest": kept.latest}.get(os.fspath(wanted), lambda: Path(wanted))()
+    named = folder.checkpoints / wanted if (folder.checkpoints / wanted).is_dir() else Path(wanted)
+    found = {"best": kept.best, "latest": kept.latest}.get(os.fspath(wanted), lambda: named)()
     if found is None and wanted == "best":
         found = kept.latest()
     if found is None:
-        raise FileNotFoundError(f"{folder.path} has no complete checkpoint yet; train it with out={str(folder.path)!r}")
+        raise remedied(
+            FileNotFoundError,
+            f"{folder.path} has no complete checkpoint yet",
+            call=f"train it with out={str(folder.path)!r}",
+            setting=f"train it: hybridrec train DATA --out {folder.path} --resume",
+        )
+    if not found.is_dir():
+        names = ", ".join(path.name for path in kept.all())
+        raise FileNotFoundError(f"there is no checkpoint {found}; {folder.path} has best, latest, {names}")
     return found
 
 

@@ -48,17 +48,28 @@ class Loss:
         bad = ~((batch.label >= self.low) & (batch.label <= self.high) & batch.label.isfinite())
         row, *column = bad.nonzero()[0].tolist()
         name = batch.label_names[column[0] if column else 0] if batch.label_names else "label"
-        value = float(batch.label[(row, *column)])
-        raise ValueError(
-            f"label {name!r} is {value:g} in row {row} of the batch, but loss {self.name!r} takes {self._range()}; "
-            f"mend the column, or give it a transform in the schema, or choose another loss ({', '.join(LOSSES)})"
-        )
+        raise BadLabel(self, name, float(batch.label[(row, *column)]), row)
 
-    def _range(self) -> str:
+    def range(self) -> str:
+        """The labels that it takes, in words."""
         ends = (self.low > -torch.inf, self.high < torch.inf)
         return {(True, True): f"{self.low:g} to {self.high:g}", (True, False): f"{self.low:g} and more"}.get(
             ends, "finite numbers"
         )
+
+
+class BadLabel(ValueError):
+    """A label that its loss does not take. `place` names its row where that is known, else it is a row of the batch."""
+
+    def __init__(self, loss: Loss, name: str, value: float, row: int, place: str | None = None) -> None:
+        where = f"row {row} of the batch" if place is None else place
+        what = f"label {name!r} is {value:g} in {where}, but loss {loss.name!r} takes {loss.range()}"
+        others = ", ".join(LOSSES)
+        super().__init__(
+            f"{what}; mend the column, or give it a transform in the schema, or choose another loss ({others})"
+        )
+        self.on_command_line = f"{what}; mend the column, or choose another loss: loss=NAME ({others})"
+        self.loss, self.name, self.value, self.row, self.place = loss, name, value, row, place
 
 
 def label_of(outputs: Tensor, batch: Batch) -> Tensor:

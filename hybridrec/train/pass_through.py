@@ -4,25 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from hybridrec.data.dataset import Dataset
+from hybridrec.data.decode import Decoder
 from hybridrec.data.schema import NULL_ID, Feature, Schema
 from hybridrec.types import Batch, Ragged
 
 
-def pass_through(dataset: Dataset, names: Sequence[str]) -> Iterator[pa.Table]:
+class PassThrough:
     """These columns, untransformed, in batches of the dataset's size and order.
 
     They are read beside the features, from the columns alone. A null text comes as an empty one, a null number of a
     float column as NaN; null whole numbers stay null.
     """
-    features = [_raw(dataset, name) for name in names]
-    for batch in dataset.with_schema(Schema(features)):
-        yield pa.table({feature.name: _column(batch, feature) for feature in features})
+
+    def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
+        self._features = [_raw(dataset, name) for name in names]
+        self._dataset = dataset.with_schema(Schema(self._features))
+
+    def __iter__(self) -> Iterator[dict[str, pa.Array]]:
+        if not self._features:
+            yield from repeat({})
+        for batch in self._dataset:
+            yield self._columns(batch)
+
+    def empty(self) -> dict[str, pa.Array]:
+        """The columns without a row, in their types."""
+        return self._columns(Decoder(self._dataset.schema).empty())
+
+    def _columns(self, batch: Batch) -> dict[str, pa.Array]:
+        return {feature.name: _column(batch, feature) for feature in self._features}
 
 
 def _raw(dataset: Dataset, name: str) -> Feature:

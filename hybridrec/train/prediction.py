@@ -15,9 +15,10 @@ from hybridrec.data.dataset import Dataset
 from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
 from hybridrec.data.open import table
 from hybridrec.data.output import atomic_file
+from hybridrec.data.place import nan_score, place_of
 from hybridrec.data.schema import Schema
 from hybridrec.train.evaluation import evaluating
-from hybridrec.train.pass_through import pass_through
+from hybridrec.train.pass_through import PassThrough
 from hybridrec.train.step import Learner
 
 
@@ -42,12 +43,12 @@ def predict(
     if out is None:
         if columns:
             raise ValueError("columns= go into the file of out=; without it predict gives the scores alone")
-        parts = [scores.numpy() for scores in _scores(learner, dataset)]
+        parts = [scores.numpy() for scores in _scores(learner, dataset, data)]
         empty = np.empty((0,) if len(names) == 1 else (0, len(names)), np.float32)
         return np.concatenate(parts) if parts else empty
-    carried = pass_through(_whole(data, dataset.batch_size), columns) if columns else None
+    carried = PassThrough(_whole(data, dataset.batch_size), columns)
     with atomic_file(out, force) as beside:
-        return _write(beside, _scores(learner, dataset), names, carried)
+        return _write(beside, _scores(learner, dataset, data), names, carried)
 
 
 def _prepared(data: Any, schema: Schema) -> Dataset:
@@ -69,12 +70,19 @@ def _whole(data: Any, batch_size: int) -> Dataset:
     return table(pa.table(data) if isinstance(data, dict) else data, batch_size=batch_size)
 
 
-def _scores(learner: Learner, dataset: Dataset) -> Iterator[Tensor]:
-    """The scores of each batch, on the CPU."""
+def _scores(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
+    """The scores of each batch, on the CPU; one that is not a number is an error that names its row."""
+    done = 0
     with evaluating(learner.model):
         for batch in dataset:
             outputs = learner.outputs(learner.moved(batch))
-            yield learner.loss.scores(outputs).float().cpu()
+            scores = learner.loss.scores(outputs).float().cpu()
+            if scores.isnan().any():
+                row = int(scores.isnan().flatten(1 if scores.dim() > 1 else 0).nonzero()[0, 0])
+                place = place_of(data, done + row) if isinstance(data, Dataset) else f"row {done + row}"
+                raise nan_score(batch, row, place)
+            done += len(batch)
+            yield scores
 
 
 def _score_names(schema: Schema) -> list[str]:
@@ -82,19 +90,18 @@ def _score_names(schema: Schema) -> list[str]:
     return ["score"] if len(labels) < 2 else [f"score_{feature.name}" for feature in labels]
 
 
-def _write(path: Any, parts: Iterator[Tensor], names: list[str], carried: Iterator[pa.Table] | None) -> int:
-    writer, rows = None, 0
+def _write(path: Any, parts: Iterator[Tensor], names: list[str], carried: PassThrough) -> int:
+    writer, rows, fronts = None, 0, iter(carried)
     try:
         for scores in parts:
-            made = _columns(scores, names)
-            if carried is not None:
-                made = {**dict(zip((front := next(carried)).column_names, front.columns, strict=True)), **made}
+            made = {**next(fronts), **_columns(scores, names)}
             part = pa.table(made)
             writer = writer or pq.ParquetWriter(path, part.schema, compression="zstd")
             writer.write_table(part)
             rows += len(part)
         if writer is None:
-            pq.write_table(pa.table({name: pa.array([], pa.float32()) for name in names}), path)
+            none = {name: pa.array([], pa.float32()) for name in names}
+            pq.write_table(pa.table({**carried.empty(), **none}), path)
     finally:
         if writer is not None:
             writer.close()

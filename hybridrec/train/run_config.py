@@ -39,12 +39,24 @@ class DataConfig:
     shuffle: bool = True
     seed: int = 0
     threads: int | None = None
+    schema: str | None = None  # a file with what the columns are; None: inferred
+    on_bad_file: str = "error"
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "threads"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
                 raise ValueError(f"data.{name} is {value!r}; it must be a whole number")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"data.batch_size is {self.batch_size}; a batch has at least one row")
+        for name in ("path", "label", "columns"):
+            _check_texts(f"data.{name}", getattr(self, name))
+        for name in ("weight", "schema"):
+            _check_text(f"data.{name}", getattr(self, name))
+        if not isinstance(self.shuffle, bool):
+            raise ValueError(f"data.shuffle is {self.shuffle!r}; it must be true or false")
+        if self.on_bad_file not in ("error", "skip"):
+            raise ValueError(f"data.on_bad_file is {self.on_bad_file!r}; valid are error, skip")
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,12 @@ class RunConfig:
             if not isinstance(made.get(section, {}), Mapping):
                 raise ValueError(f"{section} is {made[section]!r}; it must be a section: [{section}] in TOML")
         data = dict(checked("data", made.get("data", {}), [each.name for each in fields(DataConfig)]))
-        for name in ("path", "label"):
-            if isinstance(data.get(name), str):
-                data[name] = [data[name]]
+        for values_of, name in ((data, "path"), (data, "label"), (data, "columns"), (made, "metrics")):
+            if isinstance(values_of.get(name), str):
+                values_of[name] = [values_of[name]]
+        _check_texts("metrics", made.get("metrics"))
+        for name in ("loss", "out"):
+            _check_text(name, made.get(name))
         config = replace(RunConfig(**{**made, "data": DataConfig(**data)}))
         config.options()  # raises where the options are wrong
         optimizer_kind("optimizer", config.optimizer, DENSE_KINDS)
@@ -89,6 +104,16 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _check_text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}; it must be a text")
+
+
+def _check_texts(name: str, value: Any) -> None:
+    if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        raise ValueError(f'{name} is {value!r}; it must be a list of texts, such as ["a", "b"]')
 
 
 def read_config(path: str | Path) -> dict[str, Any]:

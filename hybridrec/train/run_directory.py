@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridrec.data.schema import Schema
+from hybridrec.remedy import remedied
 from hybridrec.train import history
 from hybridrec.train.history import Record
 
@@ -28,6 +29,33 @@ class RunDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise NotADirectoryError(f"{self.path} is a file; a run needs a folder of its own")
 
+    def check_place(self) -> None:
+        """Refuse a place where no folder can be written, as far as that is seen without trying."""
+        there = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if not there.is_dir():
+            raise self._refused(f"{there} is a file")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise self._refused(f"{there} cannot be written to")
+
+    def prepare(self) -> None:
+        """Make the folder, and try to write there: a run that could not be saved should not begin."""
+        self.check_place()
+        for folder in (self.path, self.checkpoints):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / ".tried").touch()
+                (folder / ".tried").unlink()
+            except OSError as error:
+                raise self._refused(f"{folder}: {error.strerror or error}") from error
+
+    def _refused(self, why: str) -> OSError:
+        return remedied(
+            OSError,
+            f"the run cannot be kept in {self.path}: {why}",
+            call="give a folder that you may write to as out=",
+            setting="give a folder that you may write to as --out",
+        )
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
@@ -46,6 +74,10 @@ class RunDirectory:
     def read(self, name: str) -> Any:
         """The values of a JSON file of this run."""
         path = self.path / name
+        if (self.path / "dense.pt2").exists():
+            raise ValueError(
+                f"{self.path} is an exported model; hybridrec.serve.load reads it, and here a run is wanted"
+            )
         if not path.exists():
             raise FileNotFoundError(f"{self.path} has no {name}; is it the folder of a run (out=, --out)?")
         return json.loads(path.read_text())

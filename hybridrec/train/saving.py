@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hybridrec.train.checkpoint import Checkpoints, Contents, load
+from hybridrec.remedy import remedied
+from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load
+from hybridrec.train.checkpoint.load import Misfit, differences
+from hybridrec.train.checkpoint.set_aside import set_aside
+from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.seeds import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -63,8 +67,35 @@ class Saver:
     def resume(self, path: Path) -> None:
         """Go on where a checkpoint was saved."""
         contents = self._contents({})
-        load(path, contents)
+        try:
+            load(path, contents)
+        except Misfit as error:
+            raise self._refused(path, error.report) from error
         self._load_state(contents.state)
+
+    def _refused(self, path: Path, report: LoadReport) -> ValueError:
+        """What differs, first as the options of the model that were given, then a few of the weights."""
+        run = self._fit.trainer.run
+        changed = [] if run is None else changes(run, self._fit.trainer.config())
+        title = f"{path} is of another model" + (f": {', '.join(changed)}" if changed else "")
+        what = "\n".join([title, *differences(report, 3)])
+        return remedied(
+            CheckpointError,
+            f"{what}\nNothing was loaded, and nothing has changed",
+            call="make the model as it was, or give another folder as out=",
+            setting=f"leave the model as it was (hybridrec train --out {path.parent.parent} --resume), or give another "
+            "folder as --out",
+        )
+
+    def set_others_aside(self, resumed: Path) -> Path | None:
+        """Move checkpoints that are newer than the one resumed from; one of another folder is saved here at once."""
+        if self.checkpoints is None:
+            return None
+        assert self._fit.trainer.run is not None, "checkpoints lie in the folder of a run"
+        moved = set_aside(self.checkpoints.directory, resumed, self._fit.trainer.run.metrics)
+        if self.latest() is None:
+            self.save(wait=True)
+        return moved
 
     def load_best(self) -> bool:
         """The weights of the best checkpoint into the model; whether there is one."""
@@ -119,6 +150,21 @@ class Saver:
                 watch.load_state_dict(state["watches"][name])
         fit.trainer.callbacks.load_state_dict(state["callbacks"])
         set_rng_state(state["rng"])
+
+
+def changes(run: RunDirectory, config: Mapping[str, Any]) -> list[str]:
+    """In which options the model of a run is another now, as far as its folder tells."""
+    try:
+        before = run.read("config.json")["model"]
+    except (OSError, ValueError, KeyError):
+        return []
+    now = config["model"]
+    if before["name"] != now["name"]:
+        return [f"model.name was {before['name']} and is {now['name']}"]
+    was, made = before["config"], now["config"]
+    return [
+        f"model.{name} was {was[name]} and is {made[name]}" for name in made if was.get(name, made[name]) != made[name]
+    ]
 
 
 def check_finite(model: torch.nn.Module, step: int) -> None:

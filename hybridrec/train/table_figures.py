@@ -46,16 +46,16 @@ class TableFigures:
         self._stores = stores(model)
         self._seen = {name: self._looked_up(store) for name, store in self._stores.items()}
 
-    def take(self, norms: bool = False) -> dict[str, dict[str, float]]:
-        """Figures by table; the mean norm of rows, from a sample, where it is asked for."""
+    def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
+        """Figures by table; the mean norm of rows, from a sample, if asked for; None where nothing is known."""
         return {name: self._of(name, store, norms) for name, store in self._stores.items()}
 
-    def _of(self, name: str, store: Store, norms: bool) -> dict[str, float]:
-        made: dict[str, float] = {"rows": len(store), "bytes": store.memory().get("allocated", 0)}
+    def _of(self, name: str, store: Store, norms: bool) -> dict[str, float | None]:
+        made: dict[str, float | None] = {"rows": len(store), "bytes": store.memory().get("allocated", 0)}
         if store.table.dynamic:
             before, self._seen[name] = self._seen[name], self._looked_up(store)
             hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
-            made["hit_rate"] = hits / (hits + misses) if hits + misses else 1.0
+            made["hit_rate"] = hits / (hits + misses) if hits + misses else None
             made["evicted"] = store.counters().get("evicted", 0)
         if norms:
             made["norm"] = _norm(store)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from hybridrec.data.schema import Schema
@@ -19,6 +20,7 @@ from hybridrec.train.evaluation import evaluate, metric_set
 from hybridrec.train.fit import Fit
 from hybridrec.train.history import History, Record
 from hybridrec.train.labels import label_names, label_weights
+from hybridrec.train.locate import located
 from hybridrec.train.losses import Loss, LossFunction, make_loss
 from hybridrec.train.optimizers import DenseChoice, RowChoice, dense_optimizer, describe, row_optimizer
 from hybridrec.train.options import TrainOptions
@@ -115,7 +117,8 @@ class Trainer:
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
         """The loss and the metrics of the model on some data."""
-        return self.measured(fresh(data), data)
+        with located(data):
+            return self.measured(fresh(data), data)
 
     def predict(
         self,
@@ -200,7 +203,6 @@ class Trainer:
         if self.run is None:
             return
         if self.state.step == 0:
-            self.run.path.mkdir(parents=True, exist_ok=True)
             self.run.keep_records(0)
         self.run.write("config.json", self.config() | {"fit": {"epochs": fit.epochs, "steps": fit.steps}})
         self.run.write("plan.json", plan(self.model))
@@ -236,5 +238,8 @@ class Trainer:
 def compile_model(model: nn.Module, how: bool | str) -> None:
     """Compile the layers in place with torch.compile; a string names the backend."""
     backend = {"backend": how} if isinstance(how, str) else {}
+    if backend and how not in torch.compiler.list_backends(exclude_tags=()):
+        usual = ", ".join(torch.compiler.list_backends())
+        raise ValueError(f"compile is {how!r}; it must be true, false or a backend of torch: {usual}")
     compiled = getattr(model, "compile_dense", None)
     (compiled or model.compile)(**backend)

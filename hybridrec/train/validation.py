@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hybridrec.data.dataset import Dataset
+from hybridrec.remedy import remedied, within
 from hybridrec.train.curves import Curves
 from hybridrec.train.early_stopping import Watch
+from hybridrec.train.evaluation import no_rows
 from hybridrec.train.interruption import Interrupted
+from hybridrec.train.locate import located
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
     from hybridrec.train.fit import Fit
+
+
+FIRST_ROWS = 8192  # that are looked at before training
 
 
 class Validation:
@@ -30,12 +36,49 @@ class Validation:
         options, stopping = self._fit.options, self._fit.options.early_stopping
         if self.data is None:
             if stopping is not None:
-                raise ValueError("early_stopping needs validate=, the data to look at")
+                raise remedied(
+                    ValueError,
+                    "early_stopping needs data to look at",
+                    call="pass validate= to fit()",
+                    setting="name it with --valid",
+                )
             return
         if stopping is not None:
             self.watches["early_stopping"] = Watch.of(stopping)
         usual = self._fit.trainer.main_metric(self._fit.train) if stopping is None else stopping.metric
         self.watches["best"] = Watch(options.best or usual, "auto" if stopping is None else stopping.mode)
+        for watch in self.watches.values():
+            self._check_metric(watch.metric)
+
+    def _check_metric(self, name: str) -> None:
+        """A metric that validation will not have is an error now; a callback may add one of its own."""
+        if self._fit.trainer.callbacks.each:
+            return
+        metrics = self._fit.trainer.metrics_for(self._fit.train)
+        valid = ["loss", *([] if metrics is None else metrics.compute())]
+        if name not in valid:
+            raise ValueError(f"no metric {name!r} in validation; it has {', '.join(valid)}")
+
+    def check(self) -> None:
+        """Read a first batch, so that data which cannot be validated on shows now and not after an epoch."""
+        if self.data is None or not isinstance(self.data, Dataset | Sequence):  # others may give their batches once
+            return
+        try:
+            with located(self.data):
+                self._check_first()
+        except ValueError as error:
+            raise within("validation data", error) from error
+
+    def _check_first(self) -> None:
+        data = self.data.batch(max(FIRST_ROWS, self.data.batch_size)) if isinstance(self.data, Dataset) else self.data
+        batches = iter(data)
+        try:
+            first = next((batch for batch in batches if len(batch)), None)
+        finally:
+            getattr(batches, "close", lambda: None)()
+        if first is None:
+            raise no_rows("there are no rows to evaluate on")
+        self._fit.learner.loss.check_labels(first)
 
     def catch_up(self) -> None:
         """Validate where that is due: after so many steps, or at the end of an epoch."""
@@ -51,7 +94,8 @@ class Validation:
         with fit.window.paused():
             began = time.perf_counter()
             curves = Curves(fit.trainer.labels_of(fit.train)) if fit.learner.loss.high == 1 else None
-            self.found = fit.trainer.measured(self._watched(fresh(self.data)), fit.train, curves)
+            with located(self.data):
+                self.found = fit.trainer.measured(self._watched(fresh(self.data)), fit.train, curves)
             state.validated = state.step
             drawn = {} if curves is None else {"calibration_curve": curves.to_json()}
             fit.record("valid", {**self.found, "seconds": time.perf_counter() - began, **drawn}, norms=True)

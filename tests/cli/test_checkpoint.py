@@ -97,7 +97,13 @@ def test_verify_says_what_is_sound_and_exits_1_where_something_is_not(run, tmp_p
 
 
 def test_what_is_no_checkpoint_is_an_error_in_one_line(tmp_path):
-    assert "has no manifest.json, so it is no checkpoint" in call("show", tmp_path, code=1)
-    assert "damaged" in call("verify", tmp_path, code=1)
+    (tmp_path / "file").touch()
     for command in ("show", "verify"):
+        assert "holds no checkpoint; give the folder of a run" in call(command, tmp_path, code=1)
         assert "error: there is no folder" in call(command, tmp_path / "nothing", code=1)
+        assert "file is a file; give the folder of a run" in call(command, tmp_path / "file", code=1)
+
+
+def test_a_checkpoint_without_its_manifest_is_damaged(tmp_path):
+    (tmp_path / "dense.safetensors").touch()
+    assert "manifest.json: " in call("verify", tmp_path, code=1)

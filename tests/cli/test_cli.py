@@ -17,10 +17,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from hybridrec.cli import app
+from hybridrec.cli.commands import app
 
 FLAGS = {
-    "inspect": ["FILES", "--help", "--json", "--sample", "-h"],
+    "inspect": ["FILES", "--help", "--json", "--sample", "--schema", "-h"],
     "convert": [
         "--columns",
         "--compression",
@@ -116,6 +116,15 @@ def test_no_command_imports_torch(tmp_path):
         code += "try: main()\nexcept SystemExit as end: assert not end.code\n"
         code += "assert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, timeout=60, check=True)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+def test_ctrl_c_while_libraries_load_is_one_quiet_line():
+    code = "import builtins, signal\nfrom hybridrec.cli import main\nload = builtins.__import__\n"
+    code += "def press(name, *rest):\n  if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+    code += "  return load(name, *rest)\nbuiltins.__import__ = press\nmain()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
 def test_the_version_is_printed():

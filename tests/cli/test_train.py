@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 
 from hybridrec.cli.doctor import doctor
 from hybridrec.cli.evaluate import evaluate
+from hybridrec.cli.inspect import inspect
 from hybridrec.cli.outcome import told
 from hybridrec.cli.predict import predict
 from hybridrec.cli.train import train
 from tests.train.clicks import clicks
 
-COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "doctor": doctor}
+COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "doctor": doctor, "inspect": inspect}
 FLAGS = {
     "train": [
         *("--batch-size", "--config", "--epochs", "--json", "--label", "--model", "--out", "--quiet", "--resume"),
@@ -93,8 +94,8 @@ def test_a_config_file_with_changes_and_a_run_of_that_run(data):
     Path("run.toml").write_text('[data]\npath = "clicks.parquet"\nlabel = "click"\n[train]\nsteps = 5\n')
     first = invoke("train", "--config", "run.toml", "train.steps=3", "model.dim=2", "--json")
     assert first.exit_code == 0, first.output
-    assert (json.loads(first.stdout)["run"], json.loads(first.stdout)["steps"]) == ("runs/model-1", 3)
-    again = invoke("train", "--config", "runs/model-1/config.json", "--steps", "4", "--out", "runs/b", "--json")
+    assert (json.loads(first.stdout)["run"], json.loads(first.stdout)["steps"]) == ("runs/deepfm-1", 3)
+    again = invoke("train", "--config", "runs/deepfm-1/config.json", "--steps", "4", "--out", "runs/b", "--json")
     assert again.exit_code == 0, again.output
     assert json.loads(again.stdout)["steps"] == 4
     assert json.loads(Path("runs/b/config.json").read_text())["model"]["config"]["dim"] == 2
@@ -109,10 +110,18 @@ def test_a_config_file_with_changes_and_a_run_of_that_run(data):
         (["--label", "click", "model.dims=3"], "model 'deepfm' has no option 'dims'; it takes dim"),
         (["--label", "click", "train.epoch=3"], "train has no option 'epoch'; valid are epochs"),
         (["--label", "user"], "label 'user' is"),
+        (["--label", "click", "--weight", "click"], "column 'click' is named twice as label or weight"),
+        (["--label", "click", "modle.dim=3"], "'modle.dim=3' is neither a file nor a setting; did you mean model.dim="),
+        (["--label", "click", "model.hidden=abc"], "model.hidden is 'abc'; it must be a list of whole numbers"),
+        (["--label", "click", "model.dim=-3"], "model.dim is -3; it must be a whole number from 1 on"),
+        (["--label", "click", "data.columns=3"], "data.columns is 3; it must be a list of texts"),
+        (["--label", "click", "--valid", "clicks.csv"], "validation data"),
+        (["--label", "click", "clicks.csv"], "clicks.parquet is read as Parquet and clicks.csv as CSV"),
         (["--label", "click", "row_optimizer.lr=1e30", "train.log_every=1"], "step "),
     ],
 )
 def test_errors_are_one_line_and_exit_1(data, words, message):
+    Path("clicks.csv").write_text("user,item,tags,age\n1,2,3,0.5\n")
     result = invoke("train", data, "--out", "runs/a", "--quiet", *words)
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith("error: ")
@@ -127,6 +136,70 @@ def test_a_run_is_not_written_over_but_resumed(data):
     more = invoke("train", "--out", "runs/a", "--resume", "--steps", "5", "--json")
     assert more.exit_code == 0, more.output
     assert json.loads(more.stdout)["steps"] == 5
+
+
+def test_another_model_is_refused_with_a_short_list_and_the_remedy(data):
+    assert invoke("train", data, "--label", "click", "--out", "runs/a", "--steps", "3", "--quiet").exit_code == 0
+    result = invoke("train", "--out", "runs/a", "--resume", "--quiet", "--steps", "5", "model.dim=3")
+    assert result.exit_code == 1
+    first, *listed, more, remedy = result.stderr.splitlines()
+    assert first.endswith("step-000000003 is of another model: model.dim was 16 and is 3")
+    assert len(listed) == 3
+    assert "more" in more
+    assert "leave the model as it was (hybridrec train --out runs/a --resume)" in remedy
+
+
+def test_nothing_to_resume_is_said(data):
+    assert "runs/a holds no run to go on with" in invoke("train", "--out", "runs/a", "--resume").stderr
+    result = invoke("train", data, "--label", "click", "--out", "runs/a", "--steps", "3", "--resume")
+    assert result.exit_code == 0
+    assert "nothing to resume in runs/a" in result.stderr
+
+
+def test_the_summary_tells_the_last_validation_and_the_best(data):
+    words = ("train", data, "--label", "click", "--valid", "0.25", "--epochs", "3", "--out", "runs/a")
+    result = invoke(*words, "train.best=calibration", 'metrics=["auc","calibration"]', "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert set(told["best"]) == {"step", "metrics"}
+    assert told["best"]["metrics"]["calibration"] <= told["metrics"]["calibration"]
+    shown = invoke("train", "--out", "runs/a", "--resume").stdout
+    assert "last validation: loss" in shown
+    assert "predict and evaluate use it" in shown
+
+
+def test_one_metric_may_be_named_without_a_list(data):
+    result = invoke("train", data, "--label", "click", "--valid", "0.25", "--steps", "3", "--json", "metrics=logloss")
+    assert set(json.loads(result.stdout)["metrics"]) == {"loss", "logloss"}
+
+
+def test_remedies_are_those_of_the_command_line(data):
+    Path("bad.parquet").write_bytes(data.read_bytes()[:500])
+    words = ("train", data, "bad.parquet", "--label", "click", "--out", "runs/a", "--steps", "3")
+    refused = invoke(*words)
+    assert "or train without it: data.on_bad_file=skip" in refused.stderr
+    assert 'on_bad_file="skip"' not in refused.stderr
+    skipped = invoke(*words, "data.on_bad_file=skip")
+    assert skipped.exit_code == 0, skipped.output
+    assert "left out, as it cannot be read: bad.parquet" in skipped.stderr
+    again = invoke("train", data, "--label", "click", "--out", "runs/a")
+    assert "go on with --resume, or give another folder as --out" in again.stderr
+
+
+def test_a_schema_file_is_written_edited_and_trained_with(data):
+    pq.write_table(pq.read_table(data).append_column("said", pa.array(["yes", "no"] * 2000)), "said.parquet")
+    refused = invoke("train", "said.parquet", "--label", "said")
+    assert "hybridrec inspect DATA --schema s.json" in refused.stderr
+    assert invoke("inspect", "said.parquet", "--schema", "s.json").exit_code == 0
+    schema = json.loads(Path("s.json").read_text())
+    said = next(feature for feature in schema["features"] if feature["name"] == "said")
+    said.update(kind="label", null="error", transforms=[{"op": "is_in", "values": ["yes"]}])
+    Path("s.json").write_text(json.dumps(schema))
+    result = invoke("train", "said.parquet", "--steps", "3", "--json", "data.schema=s.json")
+    assert result.exit_code == 0, result.output
+    more = invoke("train", "said.parquet", "--steps", "3", "--json", "data.schema=s.json", "--label", "click")
+    config = json.loads(Path(json.loads(more.stdout)["run"], "config.json").read_text())
+    assert config["model"]["name"] == "mmoe", "the labels are those of the file and of --label"
 
 
 def test_a_missing_column_at_predict_time_is_one_line(data):
@@ -151,7 +224,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert "is saved; go on with fit(resume='auto'), or hybridrec train ... --resume" in errors
+    assert "is saved; go on with hybridrec train --out runs/a --resume" in errors
     assert invoke("evaluate", "runs/a", data, "--checkpoint", "latest").exit_code == 0
 
 

@@ -84,3 +84,21 @@ def test_a_file_is_not_replaced_by_a_folder(tmp_path):
 def test_an_unknown_compression_lists_the_known_ones():
     with pytest.raises(ValueError, match="'rar' is not one of zstd, snappy, lz4, gzip, brotli, none"):
         check_compression("rar")
+
+
+def test_an_error_about_the_temporary_names_the_file_that_was_asked_for(tmp_path):
+    def fail() -> None:
+        with atomic_file(tmp_path / "a") as temporary:
+            raise OSError(28, "No space left on device", str(temporary))
+
+    with pytest.raises(OSError, match=r"/a cannot be written: No space left on device; name another folder"):
+        fail()
+
+
+def test_a_folder_that_is_a_file_or_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file is a file, so nothing can be written into it"):
+        atomic_file(tmp_path / "file" / "a").__enter__()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="cannot be written to; name another, or change its permissions"):
+        atomic_file(tmp_path / "a").__enter__()

@@ -56,6 +56,8 @@ def test_labels_come_last_in_the_order_they_were_named():
     [
         ({"label": "clik"}, "no column named 'clik'; the data has user, word"),
         ({"weight": "w"}, "no column named 'w'"),
+        ({"label": "user", "weight": "user"}, "column 'user' is named twice as label or weight"),
+        ({"label": ["user", "user"]}, "column 'user' is named twice as label or weight"),
         ({"label": "word"}, r"label 'word' holds string, not numbers; state which values are positive.*IsIn"),
     ],
 )

@@ -20,7 +20,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from hybridrec.cli import app
+from hybridrec.cli.commands import app
 from hybridrec.data.synthetic import tables
 from recipes.quickstart import best_auc, make_way
 

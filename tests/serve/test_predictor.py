@@ -150,3 +150,10 @@ def test_a_run_without_dense_columns_is_served(tmp_path):
     fit(model, ds)
     predictor = load(export(model, tmp_path / "served"))
     np.testing.assert_allclose(predictor.predict({"user": [1, 2, 3] * 9}), scores(model, ds), rtol=0, atol=1e-6)
+
+
+def test_a_nan_in_a_dense_column_is_named_with_its_row(predictor):
+    ages = np.full(120, 30.0, np.float32)
+    ages[77] = np.nan
+    with pytest.raises(ValueError, match="column 'age' is nan in row 77, so its score is not a number"):
+        predictor.predict(frame() | {"age": ages}, batch_size=50)

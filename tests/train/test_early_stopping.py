@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hybridrec.train import EarlyStopping
+from hybridrec.train import Callback, EarlyStopping
 from hybridrec.train.early_stopping import Watch, is_higher_better
 from tests.train.clicks import QUIET, dataset, model_of, trainer_of
 
@@ -44,17 +44,17 @@ def test_a_fit_stops_after_patience_validations_and_says_why(tmp_path):
 def test_restore_best_ends_with_the_weights_of_the_best_validation(tmp_path):
     train, valid = dataset(500), dataset(300)
     options = replace(QUIET, validate_every=1, early_stopping=EarlyStopping("age_of_step", 2, 0, "min", True))
-    trainer = trainer_of(train, out=tmp_path, options=options)
-    found, measured = [], trainer.measured
+    found = []
 
-    def worse(*args):
-        """Validations whose metric gets worse after the second."""
-        found.append({**measured(*args), "age_of_step": float([3, 1, 2, 4][len(found)])})
-        return found[-1]
+    class Worse(Callback):
+        """Adds a metric that gets worse after the second validation."""
 
-    trainer.measured = worse
+        def on_validate(self, trainer, metrics):
+            metrics["age_of_step"] = float([3, 1, 2, 4][len(found)])
+            found.append(metrics)
+
+    trainer = trainer_of(train, out=tmp_path, options=options, callbacks=[Worse()])
     trainer.fit(train, valid, epochs=9)
-    del trainer.measured
     assert trainer.step == 4
     assert trainer.evaluate(valid)["loss"] == pytest.approx(found[1]["loss"], rel=1e-6)
     assert trainer.evaluate(valid)["loss"] != pytest.approx(found[3]["loss"], rel=1e-6)
@@ -63,5 +63,13 @@ def test_restore_best_ends_with_the_weights_of_the_best_validation(tmp_path):
 def test_early_stopping_without_validation_is_refused():
     ds = dataset(100)
     trainer = trainer_of(ds, model_of(ds), options=replace(QUIET, early_stopping=EarlyStopping()))
-    with pytest.raises(ValueError, match="early_stopping needs validate="):
+    with pytest.raises(ValueError, match="early_stopping needs data to look at; pass validate="):
         trainer.fit(ds)
+
+
+def test_a_metric_that_validation_will_not_have_is_refused_before_training():
+    ds = dataset(100)
+    trainer = trainer_of(ds, options=replace(QUIET, best="acu"))
+    with pytest.raises(ValueError, match="no metric 'acu' in validation; it has loss, auc, logloss"):
+        trainer.fit(ds, dataset(50))
+    assert trainer.step == 0

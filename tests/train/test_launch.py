@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -66,7 +67,7 @@ def test_what_is_missing_is_asked_for(path):
         datasets(DataConfig(label=["click"]))
     with pytest.raises(ValueError, match=r"valid is 1.5; a share of the rows is above 0 and below 1"):
         datasets(DataConfig(path=[path], label=["click"], valid=1.5))
-    with pytest.raises(ValueError, match=r"model 'din' needs 'history', the name of a feature: model.history=NAME"):
+    with pytest.raises(ValueError, match=r"model 'din' needs 'history', names of features: model.history="):
         launch(RunConfig.of({"data": {"path": path, "label": "click"}, "model": {"name": "din"}}))
 
 
@@ -78,3 +79,18 @@ def test_csv_is_read_by_its_ending(tmp_path):
 
 def test_batch_sizes_are_powers_of_two_within_bounds():
     assert [batch_size_for(rows) for rows in (0, 100_000, 10**6, 10**9)] == [64, 64, 1024, 8192]
+
+
+def test_text_is_read_in_the_types_of_training(path, tmp_path):
+    plain = pq.read_table(path).drop_columns(["tags"])
+    pq.write_table(plain, path)  # age is float32 and click int8, which text does not tell
+    pa.csv.write_csv(plain, tmp_path / "valid.csv")
+    train, valid = datasets(DataConfig(path=[path], label=["click"], valid=str(tmp_path / "valid.csv")))
+    assert valid.schema == train.schema
+    assert next(iter(valid)).label.tolist() == plain["click"].to_pylist()[: valid.batch_size]
+
+
+def test_a_value_of_another_kind_is_named(path):
+    config = {"data": {"path": path, "label": "click"}, "optimizer": {"betas": 3}}
+    with pytest.raises(ValueError, match=r"optimizer cannot be made with \{'betas': 3\}"):
+        launch(RunConfig.of(config))

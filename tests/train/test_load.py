@@ -79,3 +79,11 @@ def test_what_is_no_run_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model": {}, "loss": "bce"}))
     with pytest.raises(FileNotFoundError, match="has no complete checkpoint yet"):
         load(tmp_path)
+
+
+def test_a_checkpoint_may_be_given_by_its_name_and_an_unknown_one_lists_them(tmp_path):
+    ds = dataset(300)
+    trainer_of(ds, out=tmp_path / "a").fit(ds, steps=2)
+    assert load(tmp_path / "a", "step-000000002").checkpoint == tmp_path / "a" / "checkpoints" / "step-000000002"
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint nope; .*/a has best, latest, step-000000002"):
+        load(tmp_path / "a", "nope")

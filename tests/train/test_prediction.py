@@ -125,3 +125,32 @@ def test_no_rows_give_no_scores(trained, tmp_path):
     nothing = dataset(100).where([("user", ">", 1000)])
     assert trained.predict(nothing).shape == (0,)
     assert trained.predict(nothing, out=tmp_path / "out.parquet") == 0
+
+
+def test_a_nan_in_a_dense_column_is_named_with_file_and_row(trained, tmp_path):
+    columns = clicks(150)
+    columns["age"][77] = np.nan
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=40)
+    data = hr.data.parquet(tmp_path / "a.parquet", batch_size=32)
+    with pytest.raises(ValueError, match=r"column 'age' is nan in .*/a.parquet, row 77, so its score is not a number"):
+        trained.predict(data, out=tmp_path / "scores.parquet")
+    assert not (tmp_path / "scores.parquet").exists()
+    with pytest.raises(ValueError, match="column 'age' is nan in row 77, so"):
+        trained.predict(columns)
+    assert np.isfinite(trained.predict(pd.DataFrame(columns))).all()  # pandas writes a null as NaN
+
+
+def test_a_model_that_gives_no_numbers_is_told_from_data(trained):
+    ds = dataset(100)
+    spoilt = trainer_of(ds)
+    next(spoilt.model.net.parameters()).data.fill_(np.nan)
+    with pytest.raises(ValueError, match="the score of row 0 is not a number, though its dense columns are"):
+        spoilt.predict(ds)
+
+
+def test_a_file_of_no_rows_has_all_columns(trained, tmp_path):
+    data = dataset(100).where([("user", "<", 0)])
+    trained.predict(data, out=tmp_path / "none.parquet", columns=["user", "tags", "age"])
+    trained.predict(dataset(100), out=tmp_path / "some.parquet", columns=["user", "tags", "age"])
+    assert pq.read_schema(tmp_path / "none.parquet") == pq.read_schema(tmp_path / "some.parquet")
+    assert pq.read_metadata(tmp_path / "none.parquet").num_rows == 0

@@ -114,6 +114,49 @@ def test_resume_auto_without_a_checkpoint_begins(tmp_path):
     assert trainer.step == 3
 
 
+def test_resume_auto_without_a_checkpoint_says_that_the_run_begins(tmp_path, capsys):
+    options = replace(PLAIN, progress="lines")
+    dropout_trainer(tmp_path / "a", options).fit(train_of(), steps=3, resume="auto")
+    assert f"nothing to resume in {tmp_path / 'a'}: no complete checkpoint is there" in capsys.readouterr().err
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("step-*"))
+
+
+def test_checkpoints_newer_than_the_one_resumed_from_are_set_aside(tmp_path, capsys):
+    options = replace(PLAIN, save_every=5, keep=9)
+    dropout_trainer(tmp_path / "a", options).fit(train_of(), steps=15)
+    folder = tmp_path / "a" / "checkpoints"
+    records = (tmp_path / "a" / "metrics.jsonl").read_text()
+    assert names_in(folder) == ["step-000000005", "step-000000010", "step-000000015", "step-000000015-1"]
+
+    cut = dropout_trainer(tmp_path / "a", replace(options, progress="lines"), [StopAt(8)])
+    with pytest.raises(ConnectionError):  # before another checkpoint is there
+        cut.fit(train_of(), steps=15, resume=folder / "step-000000005")
+    assert f"are kept in {folder / 'set-aside-1'}; this run no longer uses them" in capsys.readouterr().err
+    assert names_in(folder) == ["step-000000005"]
+    assert names_in(folder / "set-aside-1") == ["step-000000010", "step-000000015", "step-000000015-1"]
+    assert (folder / "set-aside-1" / "metrics.jsonl").read_text() == records
+
+    again = dropout_trainer(tmp_path / "a", replace(options, progress="lines"))
+    again.fit(train_of(), steps=7, resume="auto")
+    assert "step-000000005, step 5" in capsys.readouterr().err
+    assert names_in(folder) == ["step-000000005", "step-000000007"]
+
+
+def test_a_checkpoint_of_another_run_is_taken_up_in_a_folder_of_its_own(tmp_path):
+    dropout_trainer(tmp_path / "a", PLAIN).fit(train_of(), steps=7)
+    options = replace(PLAIN, save_every=100)
+    other = tmp_path / "a" / "checkpoints" / "step-000000007"
+    with pytest.raises(ConnectionError):
+        dropout_trainer(tmp_path / "b", options, [StopAt(9)]).fit(train_of(), steps=11, resume=other)
+    assert (tmp_path / "b" / "config.json").exists()
+    again = dropout_trainer(tmp_path / "b", options)
+    again.fit(train_of(), steps=11, resume="auto")
+    assert names_in(tmp_path / "b" / "checkpoints") == ["step-000000007", "step-000000011"]
+
+
 def test_another_run_is_not_written_over(tmp_path):
     dropout_trainer(tmp_path / "a", PLAIN).fit(train_of(), steps=8)
     with pytest.raises(ValueError, match=r"holds a run already .*step-000000008.*resume='auto'"):

@@ -113,3 +113,24 @@ def test_a_configuration_is_sections_not_a_list(tmp_path):
     (tmp_path / "run.json").write_text("[1, 2]")
     with pytest.raises(ValueError, match="holds a list; a configuration has sections"):
         read_config(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data": {"batch_size": 0}}, "data.batch_size is 0; a batch has at least one row"),
+        ({"data": {"columns": 3}}, "data.columns is 3; it must be a list of texts"),
+        ({"data": {"shuffle": "yes"}}, "data.shuffle is 'yes'; it must be true or false"),
+        ({"data": {"on_bad_file": "skp"}}, "data.on_bad_file is 'skp'; valid are error, skip"),
+        ({"metrics": [3]}, r"metrics is \[3\]; it must be a list of texts"),
+        ({"out": 3}, "out is 3; it must be a text"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.of(values)
+
+
+def test_a_single_name_stands_for_a_list_of_one():
+    config = RunConfig.of({"metrics": "auc", "data": {"columns": "user"}})
+    assert (config.metrics, config.data.columns) == (["auc"], ["user"])

@@ -9,6 +9,7 @@ import pytest
 
 from hybridrec.train.history import History, numbers
 from hybridrec.train.run_directory import RunDirectory
+from tests.train.clicks import dataset, trainer_of
 
 
 def record(step: int, kind: str = "train", **values) -> dict:
@@ -59,3 +60,29 @@ def test_a_history_tells_records_by_kind():
     assert History().final is None
     assert repr(history) == "History of 3 records\n  step 1: auc 0.6000"
     assert numbers(history[1]) == {"auc": 0.6}
+
+
+@pytest.mark.parametrize("inside", ["a", "a/b/c"])
+def test_a_run_below_a_file_is_refused_with_a_remedy(tmp_path, inside):
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        OSError, match=r"cannot be kept in .*file is a file; give a folder that you may write to as out="
+    ):
+        RunDirectory(tmp_path / "file" / inside).check_place()
+
+
+def test_a_folder_without_permission_is_refused_before_a_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    ds = dataset(100)
+    with pytest.raises(OSError, match=r"cannot be kept in .*/a: .* cannot be written to; give a folder"):
+        trainer_of(ds, out=tmp_path / "a").fit(ds)
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_error_of_the_file_system_is_told_with_the_folder(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("pathlib.Path.touch", full)
+    with pytest.raises(OSError, match=r"the run cannot be kept in .*/a: .*: Read-only file system; give a folder"):
+        RunDirectory(tmp_path / "a").prepare()

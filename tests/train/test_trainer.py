@@ -245,7 +245,7 @@ def test_a_label_outside_its_range_is_an_error_before_anything_changes():
     rows["click"][250] = 7
     ds = hr.data.table(rows, label="click", batch_size=100)
     trainer = trainer_of(ds)
-    with pytest.raises(ValueError, match="label 'click' is 7 in row 50 of the batch"):
+    with pytest.raises(ValueError, match="label 'click' is 7 in row 250, but"):
         trainer.fit(ds)
     assert trainer.step == 2
 
@@ -279,3 +279,18 @@ def test_a_stream_and_a_data_loader_train_too():
     loaded = trainer_of(dataset(10))
     loaded.fit(DataLoader(dataset(1000), batch_size=None), epochs=2)
     assert_same(weights(whole.model), weights(loaded.model))
+
+
+def test_an_unknown_backend_of_compile_lists_those_of_torch():
+    ds = dataset(100)
+    with pytest.raises(
+        ValueError, match=r"compile is 'nope'; it must be true, false or a backend of torch: .*inductor"
+    ):
+        trainer_of(ds, options=replace(QUIET, compile="nope"))
+
+
+def test_labels_that_a_metric_does_not_take_are_told_with_a_remedy():
+    rows = clicks(100) | {"click": np.linspace(0, 1, 100, dtype=np.float32)}
+    ds = hr.data.table(rows, label="click", batch_size=50)
+    with pytest.raises(ValueError, match=r"the metrics cannot be taken: a label is .* want loss='mse'"):
+        trainer_of(ds).fit(ds)

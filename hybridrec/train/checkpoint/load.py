@@ -29,6 +29,14 @@ from hybridrec.train.checkpoint.weight_load import WeightLoad
 from hybridrec.train.checkpoint.write import SKETCHES, TENSORS, TREES
 
 
+class Misfit(CheckpointError):
+    """A checkpoint is sound, but not of such a model; `report` has what differs."""
+
+    def __init__(self, message: str, report: LoadReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+
 def load(
     path: Path | str, contents: Contents, *, strict: bool = True, rename: Mapping[str, str] | None = None
 ) -> LoadReport:
@@ -104,7 +112,7 @@ class _Loading:
     def run(self, strict: bool) -> LoadReport:
         """Load what fits."""
         if strict and not self.report.complete:
-            raise CheckpointError(_refusal(self.folder, self.report))
+            raise Misfit(_refusal(self.folder, self.report), self.report)
         self.weights.apply(self.folder)
         sketches = load_file(self.folder / SKETCHES) if SKETCHES in self.manifest.files else {}
         for name in self.tables.fitting:
@@ -131,15 +139,18 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _refusal(folder: Path, report: LoadReport) -> str:
-    lines = [f"  {name}: {why}" for name, why in report.skipped.items()]
-    lines += [f"  {name}: the checkpoint does not have it" for name in report.missing]
-    more = [f"  … and {len(lines) - 20} more"] if len(lines) > 20 else []
     return "\n".join(
         [
             f"checkpoint {folder} does not fit:",
-            *lines[:20],
-            *more,
+            *differences(report, 20),
             "Nothing was loaded. Mend what is named, give rename={saved name: name in the model}, or pass strict=False "
             "to load what fits and get a report of the rest.",
         ]
     )
+
+
+def differences(report: LoadReport, most: int) -> list[str]:
+    """A line for each of the first things that do not fit, and how many more there are."""
+    lines = [f"  {name}: {why}" for name, why in report.skipped.items()]
+    lines += [f"  {name}: the checkpoint does not have it" for name in report.missing]
+    return lines[:most] + ([f"  … and {len(lines) - most} more"] if len(lines) > most else [])

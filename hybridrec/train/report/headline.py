@@ -87,7 +87,7 @@ def _matrix(run: Run, keys: Sequence[str], labels: Sequence[str]) -> Markup:
 
 def _cell(run: Run, key: str | None) -> Markup:
     if key is None:
-        return element("td", "-", class_="n")
+        return element("td", numbers.NONE, class_="n")
     value, _ = current(run, key)
     return element(
         "td", element("span", numbers.plain(value), class_="value"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+NONE = "\N{EN DASH}"  # where there is no number
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -103,13 +103,13 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         if isinstance(value, dict):
             made.update({f"{key} {inner}": v for inner, v in value.items()})
-        elif value is not None:
+        else:
             made[key] = ", ".join(map(str, value)) if isinstance(value, list) else value
     return made
 
 
 def _columns(stats: Stats) -> list[str]:
-    found = dict.fromkeys(key for values in stats.values() for key in values)
+    found = dict.fromkeys(key for values in stats.values() for key, value in values.items() if value is not None)
     first = [name for name in FIRST if name in found]
     return first + [name for name in found if name not in first]
 
@@ -133,7 +133,7 @@ def _row(run: Run, name: str, stats: Stats, columns: Sequence[str]) -> list[Mark
 def _cell(column: str, value: Any, most: float) -> Markup:
     amount = number(value)
     if value is None:
-        return element("td", "-", class_="n", data_v="")
+        return element("td", numbers.NONE, class_="n", data_v="")
     if amount is None:
         return element("td", str(value), data_v=str(value))
     said = _said(column, amount)

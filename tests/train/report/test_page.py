@@ -117,6 +117,20 @@ def test_hit_rates_are_those_of_training_and_norms_those_of_validation(tmp_path)
     assert "100.0 %" not in text
 
 
+def test_a_table_that_was_not_looked_up_has_no_hit_rate(tmp_path):
+    tables = {"user": {"rows": 5, "hit_rate": 0.625}, "item": {"rows": 5, "hit_rate": None}}
+    valid = {name: {"hit_rate": 0.99} for name in tables}
+    run = records_to(
+        tmp_path / "run",
+        {"kind": "train", "step": 10, "tables": tables},
+        {"kind": "valid", "step": 10, "tables": valid},
+    )
+    text = text_of(write(run))
+    assert "62.5 %" in text
+    assert "\N{EN DASH}" in text
+    assert "99.0 %" not in text
+
+
 def test_what_all_tables_share_is_said_once(tmp_path):
     plan = {
         name: {"store": "HashStore", "capacity": 10**10, "dim": 4 * i, "features": [name]}

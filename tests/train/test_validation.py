@@ -1,0 +1,50 @@
+"""Validation data that cannot be used is refused before the first step."""
+
+from __future__ import annotations
+
+import pytest
+
+import hybridrec as hr
+from tests.train.clicks import clicks, dataset, trainer_of
+
+
+def other(rows: int = 300, **changes):
+    """Validation data with some columns changed or (None) left out, read by the schema of training."""
+    columns = {name: column for name, column in {**clicks(rows), **changes}.items() if column is not None}
+    return hr.data.table(columns, batch_size=20, schema=dataset(10).schema)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"age": None}, "validation data: no column named 'age'"),
+        ({"click": None}, "validation data: no column named 'click'"),
+        (
+            {"click": clicks(300)["click"] * 7},
+            "validation data: label 'click' is 7 in row [0-9]+, but loss 'bce' takes",
+        ),
+    ],
+)
+def test_what_is_wrong_with_validation_data_is_told_before_the_first_step(tmp_path, changes, message):
+    ds = dataset(500)
+    trainer = trainer_of(ds, out=tmp_path / "a")
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(ds, other(**changes))
+    assert trainer.step == 0
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("empty", [dataset(100).where([("user", "<", 0)]), []])
+def test_empty_validation_data_is_told_before_the_first_step(empty):
+    ds = dataset(500)
+    trainer = trainer_of(ds)
+    with pytest.raises(ValueError, match="validation data: there are no rows to evaluate on"):
+        trainer.fit(ds, empty)
+    assert trainer.step == 0
+
+
+def test_batches_that_come_once_are_not_looked_at_before():
+    ds = dataset(500)
+    trainer = trainer_of(ds)
+    trainer.fit(ds, iter(list(dataset(300))))
+    assert len(trainer.history.valid) == 1
