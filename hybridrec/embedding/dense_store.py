@@ -57,8 +57,8 @@ class DenseStore(NativeStore):
         self._clock += 1
 
     def stepped(self, not_finite: int) -> None:
-        super().stepped(not_finite)
-        self.advance()  # a dynamic table advances by itself
+        self.nan_rows += not_finite
+        self._clock += 1  # a dynamic table advances by itself
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         unique, inverse = resolve(self.table, self.checked(ids)).unique(return_inverse=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from math import hypot, inf
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import torch
 from torch._compile import _disable_dynamo
 
 from hybridrec.optim import state
+from hybridrec.optim.group import RowGroup
 from hybridrec.optim.options import RowOptions, Values, check_values, defaults_of, overridden
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.optim.tables import Model, TableRef, by_group, choose, find_tables
@@ -33,6 +35,9 @@ class RowOptimizer(torch.optim.Optimizer):
         self._tables: dict[str, TableRef] = {}
         self._rules: dict[str, RowRule] = {}
         self._counts: dict[str, int] = {}  # steps by table
+        self._by_group: list[tuple[RowGroup, list[TableRef]]] = []
+        self._dynamic: list[TableRef] = []
+        self._read = itemgetter(*defaults)  # a group's values
         tables = choose(find_tables(model), options.get("tables"))
         values = overridden(defaults, options.get("overrides"), tables)
         for name in tables:
@@ -76,15 +81,16 @@ class RowOptimizer(torch.optim.Optimizer):
             self.zero_grad()
         moving = self._pending()
         self._update(moving)
-        for ref in self._open().values():
-            if ref.store.table.dynamic and ref not in moving:  # those that move do so by themselves
+        moved = {id(ref) for _, refs in moving for ref in refs}
+        for ref in self._dynamic:
+            if id(ref) not in moved:  # those that move do so by themselves
                 ref.store.advance()
         return loss
 
-    def _update(self, moving: list[TableRef]) -> None:
+    def _update(self, moving: list[tuple[RowGroup, list[TableRef]]]) -> None:
         loss_scale = getattr(self, "grad_scale", None)  # set by GradScaler where it has not unscaled
         unscale = 1.0 if loss_scale is None else 1.0 / float(loss_scale)
-        parts = [(group, refs, self._steps(refs, unscale)) for group, refs in by_group(moving)]
+        parts = [(group, refs, self._steps(refs, unscale)) for group, refs in moving]
         if len(parts) > 1 and any(step.nan == "raise" for *_, steps in parts for step in steps.values()):
             for group, _, steps in parts:  # before any of them changes
                 group.refuse(steps)
@@ -97,14 +103,21 @@ class RowOptimizer(torch.optim.Optimizer):
     @_disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the queued gradients."""
-        for group, refs in by_group(self._open().values()):
+        self._open()
+        for group, refs in self._by_group:
             group.discard([ref.table for ref in refs])
             for ref in refs:
                 ref.handle.clear()
 
-    def _pending(self) -> list[TableRef]:
-        waiting = {id(group): group.waiting() for group, _ in by_group(self._open().values())}
-        return [ref for ref in self._tables.values() if ref.table in waiting[id(ref.group)]]
+    def _pending(self) -> list[tuple[RowGroup, list[TableRef]]]:
+        """The tables that have gradients, by group."""
+        self._open()
+        found = []
+        for group, refs in self._by_group:
+            waiting = group.waiting()
+            if moving := [ref for ref in refs if ref.table in waiting]:
+                found.append((group, moving))
+        return found
 
     def _steps(self, refs: list[TableRef], unscale: float = 1.0) -> dict[str, RowStep]:
         """The next step of each of these tables, by its name in their group."""
@@ -112,12 +125,12 @@ class RowOptimizer(torch.optim.Optimizer):
         made: dict[tuple[Any, ...], RowStep] = {}  # tables with equal values share one: there may be hundreds
         steps = {}
         for ref in refs:
-            values = groups[ref.name]
-            rule = id(self._rules[ref.name])  # equal rules are one object
-            key = (rule, self.steps_of(ref.name), ref.handle.scale, *map(values.get, self.defaults))
-            if key not in made:
-                made[key] = self._step_of(ref, values, unscale)
-            steps[ref.table] = made[key]
+            name, values = ref.name, groups[ref.name]
+            key = (id(self._rules[name]), self._counts.get(name, 0), ref.handle.scale, self._read(values))
+            step = made.get(key)  # equal rules are one object
+            if step is None:
+                step = made[key] = self._step_of(ref, values, unscale)
+            steps[ref.table] = step
         return steps
 
     def _step_of(self, ref: TableRef, values: Values, unscale: float) -> RowStep:
@@ -136,13 +149,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
     def grad_norm(self) -> float:
         """The L2 norm of all queued gradients, summed per row."""
-        parts = by_group(self._pending())
+        parts = self._pending()
         return hypot(*(group.norm([ref.table for ref in refs], self._steps(refs)) for group, refs in parts))
 
     def scale_grads(self, factor: float) -> None:
         """Multiply all queued gradients by a factor, which counts until they are used or discarded."""
-        for ref in self._pending():
-            ref.handle.multiply(factor)
+        for _, refs in self._pending():
+            for ref in refs:
+                ref.handle.multiply(factor)
 
     # -- its tables -----------------------------------------------------------------------------------------
 
@@ -159,7 +173,8 @@ class RowOptimizer(torch.optim.Optimizer):
         """Set its tables free for another optimizer, and drop their state; it cannot be used any more."""
         for ref in self._tables.values():
             ref.group.release(ref.table, self)
-        self._tables.clear()
+        for kept in (self._tables, self._by_group, self._dynamic):
+            kept.clear()
 
     def _claim(self, tables: dict[str, TableRef]) -> None:
         """Take the tables, all or none."""
@@ -170,6 +185,8 @@ class RowOptimizer(torch.optim.Optimizer):
                 rule = rules.setdefault(rule, rule)
                 tables[name].group.claim(tables[name].table, rule, self)
                 self._tables[name], self._rules[name] = tables[name], rule
+            self._by_group = by_group(self._tables.values())
+            self._dynamic = [ref for ref in self._tables.values() if ref.store.table.dynamic]
         except BaseException:
             self.release()
             raise

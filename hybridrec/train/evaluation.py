@@ -29,13 +29,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def measure(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch) -> None:
-    """Take the predictions for a batch into the metrics, where there are any that can."""
-    if metrics is None or batch.label is None or not len(batch) or outputs.shape != batch.label.shape:
+def measure(metrics: MetricSet | None, loss: Loss, *parts: tuple[Tensor, Batch]) -> None:
+    """Take the outputs for batches into the metrics, where there are any that can: all at once, which costs less."""
+    if metrics is None:
         return
-    groups = {name: group_of(batch, name) for name in metrics.group_columns}
+    able = [(out, batch) for out, batch in parts if len(batch) and batch.label is not None]
+    able = [(out, batch) for out, batch in able if batch.label is not None and out.shape == batch.label.shape]
+    if not able:
+        return
+    groups = {name: _joined([group_of(batch, name) for _, batch in able]) for name in metrics.group_columns}
+    weights = [batch.weight for _, batch in able if batch.weight is not None]
+    labels = _joined([batch.label for _, batch in able if batch.label is not None])
     try:
-        metrics.update(loss.scores(outputs), batch.label, batch.weight, groups)
+        scores = loss.scores(_joined([out for out, _ in able]))
+        metrics.update(scores, labels, _joined(weights) if weights else None, groups)
     except ValueError as error:
         raise remedied(
             ValueError,
@@ -43,6 +50,10 @@ def measure(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch
             call="mend the column; labels other than 0 and 1 want loss='mse', or metrics= that take them",
             setting="mend the column; labels other than 0 and 1 want loss=mse, or metrics=[...] that take them",
         ) from error
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def group_of(batch: Batch, name: str) -> Tensor:
@@ -73,7 +84,7 @@ def evaluate(
             weights, part = weigh(learner.loss, batch)
             value = reduce(learner.loss(outputs, batch), weights, part, part, learner.label_weights)
             losses, weight, rows = losses + float(value) * part, weight + part, rows + len(batch)
-            measure(metrics, learner.loss, outputs, batch)
+            measure(metrics, learner.loss, (outputs, batch))
             if watch is not None:
                 watch(learner.loss.scores(outputs), batch)
     if not rows:

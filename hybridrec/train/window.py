@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
+
 from hybridrec.metrics import MetricSet
 from hybridrec.train.evaluation import measure
 from hybridrec.train.losses import Loss
 from hybridrec.train.stages import wait_share
 from hybridrec.train.step import Learner, StepResult
+from hybridrec.types import Batch
+
+TOGETHER = 32768  # rows that are taken into the metrics at once; a batch waits no longer than that
 
 
 class Window:
@@ -22,6 +27,8 @@ class Window:
         self._stages, self._metrics = learner.stages, metrics
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
+        self._waiting: list[tuple[Tensor, Batch]] = []  # not yet in the metrics
+        self._waiting_rows = 0
         self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
 
     def add(self, result: StepResult) -> None:
@@ -29,13 +36,20 @@ class Window:
         self._stages.enter("metrics")
         self.steps, self.rows = self.steps + 1, self.rows + result.rows
         self._losses, self._weight = self._losses + result.loss * result.weight, self._weight + result.weight
-        for outputs, batch in zip(result.outputs, result.batches, strict=True):
-            measure(self._metrics, self._loss, outputs, batch)
+        self._waiting += zip(result.outputs, result.batches, strict=True)
+        self._waiting_rows += result.rows
+        if self._waiting_rows >= TOGETHER:
+            self._measure()
         self._stages.enter("other")
+
+    def _measure(self) -> None:
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        measure(self._metrics, self._loss, *waiting)
 
     def take(self) -> dict[str, Any]:
         """The figures of this window; the next begins."""
         self._stages.enter("metrics")
+        self._measure()
         found = {} if self._metrics is None else self._metrics.compute()
         self._stages.enter("other")
         seconds, stages = time.perf_counter() - self._since, self._stages.take()
@@ -64,6 +78,7 @@ class Window:
 
     def clear(self) -> None:
         """Begin anew."""
+        self._waiting, self._waiting_rows = [], 0
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._since, self._untimed = time.perf_counter(), (0, 0)
@@ -72,6 +87,7 @@ class Window:
             self._metrics.reset()
 
     def state_dict(self) -> dict[str, Any]:
+        self._measure()
         metrics = None if self._metrics is None else self._metrics.state_dict()
         return {
             "steps": self.steps,
