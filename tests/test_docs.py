@@ -23,7 +23,7 @@ from hybridrec.data.synthetic import write
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-NOT_RUN = 2  # blocks marked no-run over all pages: what needs a bucket or a cluster
+NOT_RUN = 3  # blocks marked no-run over all pages: what needs a bucket, a cluster or a GPU
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

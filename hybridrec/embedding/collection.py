@@ -10,11 +10,13 @@ from torch import Tensor, nn
 
 from hybridrec.embedding import multi_hash, state
 from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.devices import device_of, refuse_on_gpu
 from hybridrec.embedding.embeddings import Embeddings, UnknownName
-from hybridrec.embedding.group import FeatureSpec, TableGroup
+from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.parameters import whole
+from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
 from hybridrec.embedding.unfused import TableWeight, UnfusedLookup
@@ -61,17 +63,25 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.seed = whole("EmbeddingCollection", "seed", seed, least=0, most=2**64 - 1)
         self.fused = fused
         self.sparse = sparse
-        if torch.device(device).type != "cpu":
-            raise ValueError(f"device is {str(device)!r}, but rows live in the memory of the CPU; leave device out")
+        self.device = device_of(device)
+        if self.device.type != "cpu":
+            refuse_on_gpu(self._tables.values(), fused)
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         self._stores: dict[str, Store] = {}
         for name, table in self._tables.items():
             if fused:
-                self._stores[name] = (HashStore if table.dynamic else DenseStore)(table, self.seed)
+                self._stores[name] = self._store(table)
             else:  # past add_module, which refuses names such as "training" or "a.b"
                 self._modules[name] = TableWeight(table, self.seed)
         self._connect()
+
+    def _store(self, table: Table) -> Store:
+        if self.device.type != "cpu":
+            from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+
+            return DeviceStore(table, self.seed, self.device)
+        return (HashStore if table.dynamic else DenseStore)(table, self.seed)
 
     def _connect(self) -> None:
         """Make what looks up: it has native parts, and is made anew in copies."""
@@ -79,7 +89,13 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self.group = None
             self._lookup: Any = UnfusedLookup(self._features, self._weights(), self.sparse)
             return
-        self.group = TableGroup(self._stores, {name for name, table in self._tables.items() if table.trainable})
+        trainable = {name for name, table in self._tables.items() if table.trainable}
+        if self.device.type != "cpu":
+            from hybridrec.embedding.gpu.group import DeviceGroup
+
+            self.group: Any = DeviceGroup(self._stores, trainable)
+        else:
+            self.group = TableGroup(self._stores, trainable)
         self._lookup = self.group.lookup_fn(self._features)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -108,8 +124,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
         if not isinstance(block, IdBlock):
             raise TypeError(f"ids must be an IdBlock, a Batch or a mapping of features, got {type(ids).__name__}")
         self._check_features(block.names)
-        if block.device.type != "cpu":
-            raise ValueError(f"ids are on {block.device}, but the rows on cpu; move them with block.to('cpu')")
+        if block.device.type != self.device.type:
+            raise ValueError(
+                f"ids are on {block.device}, but the rows on {self.device}; move them with "
+                f"block.to({str(self.device)!r})"
+            )
         return block
 
     def _check_features(self, names: tuple[str, ...]) -> None:

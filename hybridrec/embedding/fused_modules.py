@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.group import FeatureSpec, TableGroup
+from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.owner import RowOwner
+from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import Lookup
 from hybridrec.types import Ragged
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.policies import LFU, MinCount
 from hybridrec.embedding.store import RowData, Snapshot, Store
@@ -82,9 +81,8 @@ def save(home: Home, prefix: str, state: MutableMapping[str, Tensor]) -> None:
 
 
 def _parts(home: Home) -> dict[str, Tensor]:
-    if isinstance(home, DenseStore | TableWeight):
-        return {"weight": home.weight.detach()}
-    assert isinstance(home, HashStore), "a dynamic table"
+    if not isinstance(home, HashStore):
+        return {"weight": weight_of(home).detach()}
     data = home.export()
     parts = {
         "ids": data.ids,
@@ -95,6 +93,12 @@ def _parts(home: Home) -> dict[str, Tensor]:
     }
     given = {name: part for name, part in parts.items() if part is not None}
     return given | {"clock": torch.tensor(home.clock)}
+
+
+def weight_of(home: Home) -> Tensor:
+    """The rows of a fixed table as they lie in memory."""
+    weight: Tensor = home.weight  # pyright: ignore[reportAttributeAccessIssue]  (all stores of fixed tables have it)
+    return weight
 
 
 def misfit(table: Table, parts: Mapping[str, Tensor]) -> str | None:
@@ -138,9 +142,9 @@ def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
 
 def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
-    if isinstance(home, DenseStore | TableWeight):
+    if not isinstance(home, HashStore):
         with torch.no_grad():
-            home.weight.copy_(parts["weight"])
+            weight_of(home).copy_(parts["weight"])
         return
     data = RowData(parts["ids"], parts["weight"], {}, parts.get("touched"), parts.get("counts"))
     home.restore(Snapshot(data, int(parts["clock"]), home.rule, parts.get("sketch")))

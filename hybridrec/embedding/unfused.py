@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.group import FeatureSpec
 from hybridrec.embedding.out_of_range import resolve
+from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.embedding.table import Table
 from hybridrec.ops.pooled_lookup.reference import pool
 from hybridrec.types import IdBlock

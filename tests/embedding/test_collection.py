@@ -193,7 +193,7 @@ def test_more_ids_at_once_than_capacity_are_refused_by_name():
             {},
             "feature 'x' feeds table 'a' and table 'b', but outputs are named by feature; put one of the tables into",
         ),
-        ([Table("a", 2, rows=3)], {"device": "cuda"}, "device is 'cuda', but rows live in the memory of the CPU"),
+        ([Table("a", 2, rows=3)], {"device": "meta"}, "device is 'meta'; rows live on 'cpu' or on 'cuda'"),
         ([Table("a", 2, rows=3)], {"sparse": False}, "sparse=False is about the gradients of parameters"),
         ([Table("a", 2, rows=3)], {"seed": -1}, "seed is -1"),
     ],

@@ -22,7 +22,8 @@ from hybridrec.types import IdBlock
 from hybridrec.types.ragged import readable
 
 if TYPE_CHECKING:
-    from hybridrec.embedding.group import FeatureSpec, TableGroup
+    from hybridrec.embedding.group import TableGroup
+    from hybridrec.embedding.queue import FeatureSpec
 
 SEPARATOR = "\0"  # between the names of features
 EVAL, TRAIN, TRAIN_ONCE = 0, 1, 2  # the last: no gradient can come, so rows need not stay until a step

@@ -1,0 +1,44 @@
+"""Where a collection's rows may live, and what is not possible there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from hybridrec.embedding.table import Table
+
+
+def device_of(given: torch.device | str) -> torch.device:
+    """The device, with its number: "cuda" is the current one.
+
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    device = torch.device(given)
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ValueError(f"device is {str(given)!r}; rows live on 'cpu' or on 'cuda'")
+    if not torch.cuda.is_available():
+        raise ValueError(f"device is {str(given)!r}, but torch {torch.__version__} finds no GPU; leave device out")
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+
+
+def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
+    """Raise for what is only possible on the CPU so far."""
+    if not fused:
+        raise ValueError("fused=False makes plain parameters; build it on the CPU and move it with .to('cuda')")
+    for table in tables:
+        absent = {
+            "capacity=": table.dynamic,
+            "hashes=": table.hashes is not None,
+            "out_of_range='hash'": table.out_of_range == "hash",
+            f"dtype={table.dtype}": table.dtype != torch.float32,
+            "combiner 'max'": "max" in table.combiners.values(),
+        }
+        if asked := [what for what, there in absent.items() if there]:
+            raise ValueError(
+                f"table {table.name!r}: {asked[0]} is possible on the CPU only so far; leave it out, or keep the "
+                "collection there with device='cpu'"
+            )

@@ -1,0 +1,209 @@
+"""DeviceGroup: tables on a GPU that are updated together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.gpu.layout import Layout, TableFacts
+from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
+from hybridrec.ops.row_groups.reference import sum_by_row
+from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
+from hybridrec.ops.row_update.triton import step_numbers, update_groups, update_listed
+from hybridrec.optim.rule import RowRule, RowStep
+
+
+class DeviceGroup(GradientQueue[DeviceStore]):
+    """Tables on one device with one queue of gradients."""
+
+    def __init__(self, stores: Mapping[str, Any], trainable: set[str], sizes: Sizes = Sizes()) -> None:  # noqa: B008
+        super().__init__(stores, trainable)
+        self.sizes = sizes
+        self.device = next(iter(self.stores.values())).device
+        ends = [0]
+        for store in self.stores.values():
+            ends.append(ends[-1] + len(store))
+        self._bases = dict(zip(self.names, ends, strict=False))
+        self._bases_there = torch.tensor(ends[:-1], device=self.device)
+        self._places = torch.zeros(ends[-1], dtype=torch.int32, device=self.device)
+        self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._partial: dict[int, Tensor] = {}
+        self._lines: list[Any] = []
+        self._numbers_there = torch.empty(0)
+        self._addresses_there: Tensor | None = None
+        self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
+        for number, store in enumerate(self.stores.values()):
+            store.left_out = self._outcome[number, 0]
+
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> DeviceLookup:
+        """What looks up these features, and queues their gradients here."""
+        return DeviceLookup(self, features)
+
+    def __reduce__(self) -> tuple:
+        return DeviceGroup, (self.stores, set(self.handles), self.sizes)
+
+    def facts(self, name: str) -> TableFacts:
+        """What kernels must know of a table."""
+        store = self.stores[name]
+        number = self.names.index(name)
+        return TableFacts(number, store.weight.data_ptr(), len(store), self._bases[name], store.dim, store.dtype)
+
+    # -- from lookup to queue -----------------------------------------------------------------------------
+
+    def prepare(self, looked: Looked) -> None:
+        """Group the ids of a lookup by row, beside whatever computes meanwhile."""
+        if self._side is None:
+            looked.groups = self._group(looked)
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self.device))
+        read = looked.block.values, looked.weights, looked.bag_of, looked.scales
+        for tensor in read:
+            if tensor is not None:
+                tensor.record_stream(self._side)  # their memory is not to be used anew before it is read
+        with torch.cuda.stream(self._side):
+            looked.groups = self._group(looked)
+        looked.ready = self._side.record_event()
+
+    def _group(self, looked: Looked) -> RowGroups:
+        ids, layout = looked.block.values, looked.layout
+        return group_rows(ids, layout, self._places, self._bases_there, looked.bag_of, looked.scales, looked.weights)
+
+    def take(self, lookup: DeviceLookup, looked: Looked) -> None:
+        """Keep the gradients of a lookup until the step."""
+        pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
+        unpooled = [f for f in looked.features if f.combiner == "none"]
+        fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
+        lent = [part for part in (looked.flat, *looked.sequences, looked.block.values) if part is not None]
+        self.queue(looked, (), {*pooled, *fed}, lent)
+
+    # -- the step -----------------------------------------------------------------------------------------
+
+    def step(self, steps: Mapping[str, RowStep]) -> None:
+        """Update the tables named, and empty their queues."""
+        self.refuse(steps)
+        calls = self._calls(set(steps))
+        self._run(calls, steps, self._outcome, norm=False)
+        for name in steps:
+            self.stores[name].advance()
+        self._let_go(calls, set(steps))
+
+    def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
+        """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
+        plain = {name: RowStep(rule=RowRule("sgd"), lr=0.0, step=1) for name in names}
+        scales = {name: steps[name].grad_scale if steps else 1.0 for name in names}
+        left_out, squares = self._measured(plain)
+        if any(left_out.values()):
+            return math.inf
+        return math.sqrt(sum(squares[name] * scale**2 for name, scale in scales.items()))
+
+    def finite(self, names: Iterable[str]) -> bool:
+        """Whether all queued gradients of these tables are finite."""
+        calls = self._calls(set(names))
+        parts = [part for call in calls for part in (call.work.flat, *call.work.sequences) if part is not None]
+        return all(bool(part.isfinite().all()) for part in parts)
+
+    def refuse(self, steps: Mapping[str, RowStep]) -> None:
+        """Raise if a step that says so would have to leave out rows; changes nothing."""
+        strict = {name: step for name, step in steps.items() if step.nan == "raise"}
+        left_out = self._measured(strict)[0] if strict else {}
+        for name, rows in left_out.items():
+            if rows:
+                raise FloatingPointError(
+                    f"table {name!r} has gradients that are not finite, of {int(rows)} rows; nothing was changed. "
+                    "Find their cause, or leave such rows out with nan='skip'"
+                )
+
+    def _measured(self, steps: Mapping[str, RowStep]) -> tuple[dict[str, float], dict[str, float]]:
+        """Rows with gradients that are not finite, and the sums of the squares of the others, by table."""
+        outcome = torch.zeros_like(self._outcome)
+        self._run(self._calls(set(steps)), steps, outcome, norm=True)
+        by_name = dict(zip(self.names, outcome.tolist(), strict=True))
+        return {name: by_name[name][0] for name in steps}, {name: by_name[name][1] for name in steps}
+
+    def _run(self, calls: list[QueuedCall], steps: Mapping[str, RowStep], outcome: Tensor, norm: bool) -> None:
+        if not calls:
+            return
+        numbers, addresses = self._numbers(steps), self._addresses()
+        kinds = self._fused_kinds(calls, steps)
+        if kinds is None:
+            for name, step in steps.items():
+                rows, grads = self._summed([call.work for call in calls if name in call.left], name)
+                facts = self.facts(name)
+                update_listed(rows, grads, facts.number, facts.dtype, step.rule.kind, addresses, numbers, outcome, norm)
+            return
+        looked: Looked = calls[0].work
+        if looked.ready is not None:
+            torch.cuda.current_stream(self.device).wait_event(looked.ready)
+        assert looked.groups is not None, "a queued lookup was prepared"
+        grad = looked.gradient()
+        for number, kind in enumerate(kinds):
+            sums = self._sums(looked.layout, number)
+            update_groups(looked.groups, grad, sums, number, kind, addresses, numbers, outcome, norm)
+
+    def _sums(self, layout: Layout, number: int) -> Tensor:
+        """Zeros for the sums of rows with many occurrences, [chunks, dim]; kept, since kernels leave zeros behind."""
+        dim = layout.classes[number].dim
+        kept = self._partial.get(dim)
+        if kept is None or len(kept) < layout.chunks:
+            kept = self._partial[dim] = torch.zeros(layout.chunks, dim, device=self.device)
+        return kept
+
+    def _numbers(self, steps: Mapping[str, RowStep]) -> Tensor:
+        """The numbers of these steps on the device; nothing is sent where they are as they were."""
+        lines = step_numbers(self.names, steps)
+        if lines != self._lines:
+            self._lines, self._numbers_there = lines, torch.tensor(lines, dtype=torch.float32).to(self.device)
+        return self._numbers_there
+
+    def _fused_kinds(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> list[str] | None:
+        """The rule of each class of the only call, if all of it takes part and no class has two; else None."""
+        [first, *more] = calls
+        looked: Looked = first.work
+        whole = first.left.issuperset(f.table for f in looked.features) and steps.keys() >= first.left
+        if more or not whole or torch.are_deterministic_algorithms_enabled():
+            return None
+        if looked.flat is None or any(part is None for part in looked.sequences):
+            return None
+        kinds = []
+        for each in looked.layout.classes:
+            tables = {looked.features[f].table for f in looked.layout.order[each.first : each.last]}
+            rules = {steps[table].rule.kind for table in tables}
+            if len(rules) > 1:
+                return None
+            kinds += rules
+        return kinds
+
+    def _summed(self, calls: list[Looked], name: str) -> tuple[Tensor, Tensor]:
+        """The rows of a table that have gradients in these calls, int64 [U], and the gradients' sums [U, dim]."""
+        parts = [part for looked in calls for part in looked.occurrences(name)]
+        return sum_by_row(torch.cat([rows for rows, _ in parts]), torch.cat([grads for _, grads in parts]))
+
+    def claim(self, name: str, rule: RowRule, owner: object) -> None:
+        super().claim(name, rule, owner)
+        self._addresses_there = None
+
+    def release(self, name: str, owner: object) -> None:
+        super().release(name, owner)
+        self._addresses_there = None
+
+    def _addresses(self) -> Tensor:
+        """Where kernels find each table's rows and state, int64 [tables, 3]."""
+        if self._addresses_there is None:
+            lines = []
+            for store in self.stores.values():
+                state = [values.data_ptr() for values in store.states.values()]
+                lines.append((store.weight.data_ptr(), *state, *[0] * (2 - len(state))))
+            self._addresses_there = torch.tensor(lines, device=self.device)
+        return self._addresses_there
+
+    def _calls(self, tables: set[str]) -> list[QueuedCall]:
+        calls = [call for call in self._queue if call.left & tables]
+        for call in calls:
+            call.check()
+        return calls

@@ -1,0 +1,186 @@
+"""The fused lookup of many features on a GPU: one launch per dimension finds and pools, the backward queues gradients.
+
+While the model computes, another stream groups the ids by row, so that the step finds them ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.pooled_lookup.triton import pool
+from hybridrec.ops.row_groups.triton import RowGroups
+from hybridrec.types import IdBlock
+
+if TYPE_CHECKING:
+    from hybridrec.embedding.gpu.group import DeviceGroup
+
+MOST_LAYOUTS = 64
+NO_FAULT = 0  # no id outside a table is 0
+
+
+@dataclass(eq=False)
+class Looked:
+    """A lookup that gradients may come for: its ids, their groups by row, and their gradient once it is there."""
+
+    block: IdBlock
+    layout: Layout
+    features: tuple[FeatureSpec, ...]
+    rows_of: Mapping[str, int]  # by table
+    weights: Tensor | None
+    bag_of: Tensor
+    scales: Tensor | None
+    groups: RowGroups | None = None
+    ready: Any = None  # an event on the stream that grouped
+    flat: Tensor | None = None
+    sequences: tuple[Tensor | None, ...] = ()
+
+    def gradient(self) -> Tensor:
+        """All gradients as the layout numbers them: the pooled ones, then the sequences."""
+        parts = [self.flat, *self.sequences]
+        assert all(part is not None for part in parts), "grouped lookups have all their gradients"
+        return self.flat if len(parts) == 1 else torch.cat([part.flatten() for part in parts])  # pyright: ignore
+
+    def occurrences(self, table: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows int64 [n] and gradients [n, dim] of the ids of each feature of a table, by plain PyTorch."""
+        column, sequence = 0, iter(self.sequences)
+        for number, feature in enumerate(self.features):
+            line = self.layout.order.index(number)
+            dim, unpooled = self.layout.dims[line], feature.combiner == "none"
+            grad = next(sequence) if unpooled else self.flat
+            if feature.table == table and grad is not None:
+                yield self._of_feature(feature, line, grad if unpooled else grad[:, column : column + dim])
+            column += 0 if unpooled else dim
+
+    def _of_feature(self, feature: FeatureSpec, line: int, grad: Tensor) -> tuple[Tensor, Tensor]:
+        at = self.block.names.index(feature.name)
+        start, stop, hot = self.block.starts[at], self.block.starts[at + 1], self.block.hotness[at]
+        ids, entries = self.block.values[start:stop], torch.arange(stop - start, device=grad.device)
+        if feature.combiner == "none":
+            bags = entries
+        else:
+            bags = self.bag_of[start:stop].long() if hot is None else entries // max(hot, 1)
+        share = torch.ones(len(ids), device=grad.device)
+        if self.scales is not None and feature.combiner in ("mean", "sqrtn"):
+            share = self.scales[line, bags]
+        if self.weights is not None:
+            share = share * self.weights[start:stop]
+        known = (ids >= 0) & (ids < self.rows_of[feature.table])
+        return ids[known], (grad[bags] * share[:, None])[known]
+
+
+class DeviceLookup:
+    """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences."""
+
+    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...]) -> None:
+        self.group = group
+        self.features = features
+        for feature in features:
+            if feature.combiner == "max" or feature.group > 1:
+                what = "combiner 'max'" if feature.combiner == "max" else "hashes="
+                raise ValueError(
+                    f"feature {feature.name!r}: {what} is not there on a GPU yet; leave it out, or keep the collection "
+                    "on the CPU with device='cpu'"
+                )
+        self.rows_of = {name: len(store) for name, store in group.stores.items()}
+        self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
+        trained = any(f.table in group.handles for f in features)
+        self.anchor = torch.zeros((), device=group.device, requires_grad=trained)
+        self.faults = torch.full((len(features),), NO_FAULT, device=group.device)
+        cuda = group.device.type == "cuda"
+        self._seen = torch.full((len(features),), NO_FAULT, pin_memory=cuda)  # the faults, as they were some time ago
+        self._copied: Any = None  # the event after which `_seen` can be read
+        self._layouts: dict[Any, Layout] = {}
+
+    def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        train = train and torch.is_grad_enabled() and self.anchor.requires_grad
+        if train and block.weights is not None and block.weights.requires_grad:
+            raise ValueError("weights of ids take no gradient on a GPU yet; detach() them, or use device='cpu'")
+        self._watch()
+        weights = None if block.weights is None else block.weights.contiguous()
+        out = _Lookup.apply(self.anchor, weights, block, self, train)
+        return out[0], out[1:]
+
+    def __reduce__(self) -> tuple:
+        return DeviceLookup, (self.group, self.features)
+
+    def layout(self, block: IdBlock) -> Layout:
+        """How kernels see blocks of this shape."""
+        kind = (block.names, block.starts, block.hotness, block.batch_size)
+        found = self._layouts.get(kind)
+        if found is None:
+            if len(self._layouts) >= MOST_LAYOUTS:  # ragged blocks are all different
+                self._layouts.clear()
+            found = self._layouts[kind] = self._make(block)
+        return found
+
+    def _make(self, block: IdBlock) -> Layout:
+        at = [block.names.index(feature.name) for feature in self.features]
+        return make_layout(
+            *(self.features, self.facts, [block.starts[i] for i in at]),
+            [block.starts[i + 1] - block.starts[i] for i in at],
+            [block.hotness[i] for i in at],
+            [block.hotness[:i].count(None) for i in at],
+            *(block.batch_size, self.group.device, self.group.sizes),
+        )
+
+    def _watch(self) -> None:
+        """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""
+        if self.faults.device.type == "cpu":
+            return self._refuse(self.faults)
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if self._copied is not None and self._copied.query():
+            self._refuse(self._seen)
+            self._copied = None
+        if self._copied is None:
+            self._seen.copy_(self.faults, non_blocking=True)
+            self._copied = torch.cuda.current_stream(self.faults.device).record_event()
+        return None
+
+    def _refuse(self, faults: Tensor) -> None:
+        for feature, value in zip(self.features, self._in_order(faults.tolist()), strict=True):
+            table = self.group.stores[feature.table].table
+            if value != NO_FAULT and table.out_of_range == "error":
+                self.faults.fill_(NO_FAULT)
+                raise ValueError(
+                    f"id {value} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
+                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='zero', "
+                    "or more rows="
+                )
+
+    def _in_order(self, lines: list[Any]) -> list[Any]:
+        """What is by line, as the features were declared; all layouts have one order."""
+        order = next(iter(self._layouts.values())).order if self._layouts else range(len(lines))
+        return [line for _, line in sorted(zip(order, lines, strict=True))]
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, weights: Tensor | None, block: IdBlock, lookup: DeviceLookup, train: bool
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)  # an output without a gradient touches no row
+        layout = lookup.layout(block)
+        flat, sequences, bag_of, scales = pool(block.values, block.offsets, weights, layout, lookup.faults, train)
+        if train:
+            ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales)
+            ctx.lookup = lookup
+            lookup.group.prepare(ctx.looked)
+        return (flat, *sequences)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        looked, lookup = ctx.looked, ctx.lookup
+        flat, *sequences = (None if grad is None else grad.contiguous() for grad in grads)
+        looked.flat, looked.sequences = flat, tuple(sequences)
+        lookup.group.take(lookup, looked)
+        return (torch.zeros_like(lookup.anchor), None, None, None, None)

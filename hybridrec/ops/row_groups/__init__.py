@@ -1,0 +1,1 @@
+"""Occurrences of ids, grouped by the row they lead to."""

@@ -1,0 +1,305 @@
+"""Grouping on the GPU without a sort of all ids: occurrences count themselves, rows draw places, occurrences go there.
+
+Three launches over the ids, and nothing waits for the host. A program first sorts the few ids it has, so that a row in
+frequent use costs it one atomic operation, not one per occurrence. README.md beside this file has the arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hybridrec.ops import features as of
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How the work is cut; found best on an H200."""
+
+    ids: int = 512  # of a program
+    few: int = 16  # most occurrences of a row that has few
+    chunk: int = 32  # occurrences of a row that has many, summed by one program
+    programs: int = 1056  # that go round a list whose length only the device knows
+    warps: int = 4
+
+
+@triton.jit
+def _feature_of(first_programs, program, FEATURES: tl.constexpr, STEPS: tl.constexpr):
+    """The feature a program works for: the last whose first program is not later."""
+    low = 0
+    high = FEATURES
+    for _ in tl.static_range(STEPS):
+        middle = (low + high) // 2
+        after = tl.load(first_programs + middle) <= program
+        low = tl.where(after, middle, low)
+        high = tl.where(after, high, middle)
+    return low
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _smaller(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def count_occurrences(
+    values,  # int64 [N]
+    features,  # int64 [F, LENGTH]
+    first_programs,  # int32 [F + 1]
+    places,  # int32 [rows of all tables], zeros
+    ranks,  # int32 [N]: of an occurrence among those of its row; -1 where there is no row
+    IDS: tl.constexpr,
+    FEATURES: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
+    program = tl.program_id(0)
+    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    line = features + feature * of.LENGTH
+    start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
+    at = (program - tl.load(first_programs + feature)) * IDS
+    i = tl.arange(0, IDS)
+    id = tl.load(values + start + at + i, mask=at + i < count, other=-1)
+    id = tl.where((id >= 0) & (id < size), id, -1)
+    if size < 2147483648 // IDS:  # sorting half the bits takes half the time
+        keys = tl.sort((id * IDS + i).to(tl.int32)).to(tl.int64)
+    else:
+        keys = tl.sort(id * IDS + i)
+    row = tl.where(keys < 0, -1, keys // IDS)
+    lane = (keys & (IDS - 1)).to(tl.int32)
+    head = (i == 0) | (row != tl.gather(row, tl.maximum(i - 1, 0), 0))
+    tail = (i == IDS - 1) | (row != tl.gather(row, tl.minimum(i + 1, IDS - 1), 0))
+    before = i - tl.associative_scan(tl.where(head, i, 0), 0, _larger)
+    last = tl.associative_scan(tl.where(tail, i, IDS - 1), 0, _smaller, reverse=True)
+    place = places + tl.load(line + of.BASE) + row
+    earlier = tl.atomic_add(place, before + 1, mask=tail & (row >= 0), sem="relaxed")
+    rank = tl.gather(earlier, last, 0) + before
+    tl.store(ranks + start + at + lane, tl.where(row >= 0, rank, -1), mask=at + lane < count)
+
+
+@triton.jit
+def _draw(counter, wanted):
+    """Places for the lanes that want some, `wanted` of each, one after the other from a common counter."""
+    ends = tl.cumsum(wanted)
+    return tl.atomic_add(counter, tl.sum(wanted), sem="relaxed") + ends - wanted
+
+
+@triton.jit
+def _gradient(
+    line, feature, start, i, mask, bag_of, scales, weights, batch, SHARES: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Where the gradient of each occurrence begins, and what it is multiplied by."""
+    hotness = tl.load(line + of.HOTNESS).to(tl.int32)
+    if hotness > 0:  # with 0 there are no ids
+        bag = i // hotness
+    else:
+        bag = tl.load(bag_of + start + i, mask=mask, other=0)
+    share = tl.full(bag.shape, 1.0, tl.float32)
+    if SHARES:
+        if tl.load(line + of.COMBINER) > 0:  # mean or sqrtn
+            share = tl.load(scales + feature.to(tl.int64) * batch + bag, mask=mask, other=0.0)
+        if WEIGHTED:
+            share *= tl.load(weights + start + i, mask=mask, other=0.0)
+    return bag * tl.load(line + of.STRIDE).to(tl.int32) + tl.load(line + of.COLUMN).to(tl.int32), share
+
+
+@triton.jit
+def list_rows(
+    values,
+    features,
+    first_programs,
+    places,
+    ranks,
+    bag_of,  # int32 [N]: the bag of each id of a ragged feature
+    scales,  # float32 [F, B], if SHARES
+    weights,  # float32 [N], if WEIGHTED
+    lists,  # int32 [classes, 2]: where the lists of a class begin, and its chunks
+    counters,  # int32 [classes, 4], zeros: rows with one occurrence, with few; chunks; and grouped occurrences
+    single,  # int32 [3, N]: row, table, and where the gradient begins
+    single_share,  # float32 [N], if SHARES
+    few,  # int32 [4, N]: row, table, place, occurrences
+    many,  # int32 [4, M]: row, table, occurrences, at the row's first chunk; and of every chunk its row's first one
+    batch,
+    n,
+    chunks,
+    IDS: tl.constexpr,
+    FEW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SHARES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FEATURES: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
+    program = tl.program_id(0)
+    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    line = features + feature * of.LENGTH
+    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
+    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
+    first = rank == 0
+    id = tl.load(values + start + i, mask=first, other=0)
+    place = places + tl.load(line + of.BASE) + id
+    times = tl.load(place, mask=first, other=0)
+    table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
+    kind = tl.load(line + of.CLASS)
+    counter, begin = counters + kind * 4, tl.load(lists + kind * 2)
+    row = id.to(tl.int32)
+
+    alone = first & (times == 1)
+    at = begin + _draw(counter, alone.to(tl.int32))
+    gradient, share = _gradient(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    tl.store(single + at, row, mask=alone)
+    tl.store(single + n + at, table, mask=alone)
+    tl.store(single + 2 * n + at, gradient, mask=alone)
+    if SHARES:
+        tl.store(single_share + at, share, mask=alone)
+
+    some = first & (times > 1) & (times <= FEW)
+    at = begin + _draw(counter + 1, some.to(tl.int32))
+    to = begin + _draw(counter + 3, tl.where(some, times, 0))
+    tl.store(few + at, row, mask=some)
+    tl.store(few + n + at, table, mask=some)
+    tl.store(few + 2 * n + at, to, mask=some)
+    tl.store(few + 3 * n + at, times, mask=some)
+
+    lots = first & (times > FEW)
+    chunk = tl.load(lists + kind * 2 + 1) + _draw(counter + 2, tl.where(lots, (times + CHUNK - 1) // CHUNK, 0))
+    tl.store(many + chunk, row, mask=lots)
+    tl.store(many + chunks + chunk, table, mask=lots)
+    tl.store(many + 2 * chunks + chunk, times, mask=lots)
+    tl.store(place, tl.where(alone, of.SINGLE, tl.where(some, to, chunk * CHUNK + of.MANY)), mask=first)
+
+
+@triton.jit
+def place_occurrences(
+    values,
+    features,
+    first_programs,
+    places,
+    ranks,
+    bag_of,
+    scales,
+    weights,
+    grouped,  # int32 [N]: where the gradients of the occurrences of a row begin, rows with few
+    grouped_share,  # float32 [N], if SHARES
+    crowd,  # int32 [M * CHUNK]: the same for rows with many, each from the begin of a chunk
+    crowd_share,
+    many,
+    batch,
+    chunks,
+    IDS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SHARES: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+    FEATURES: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
+    program = tl.program_id(0)
+    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    line = features + feature * of.LENGTH
+    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
+    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
+    found = rank >= 0
+    place = places + tl.load(line + of.BASE) + tl.load(values + start + i, mask=found, other=0)
+    to = tl.load(place, mask=found, other=of.SINGLE)
+    shared = found & (to != of.SINGLE)
+    gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    some, lots = shared & (to < of.MANY), shared & (to >= of.MANY)
+    tl.store(grouped + to + rank, gradient, mask=some)
+    seat = to - of.MANY + rank
+    tl.store(crowd + seat, gradient, mask=lots)
+    if SHARES:
+        tl.store(grouped_share + to + rank, share, mask=some)
+        tl.store(crowd_share + seat, share, mask=lots)
+    tl.store(many + 3 * chunks + seat // CHUNK, (to - of.MANY) // CHUNK, mask=lots & (rank % CHUNK == 0))
+    tl.store(place, tl.zeros([IDS], tl.int32), mask=found & (to == of.SINGLE))
+
+
+@triton.jit
+def clear_places(places, bases, rows, tables, owners, counter, begin, OWNED: tl.constexpr, N: tl.constexpr):
+    """Zeros again in the places of the rows of a list, as many as the counter says."""
+    total = tl.load(counter)
+    for block in range(tl.program_id(0), tl.cdiv(total, N), tl.num_programs(0)):
+        i = block * N + tl.arange(0, N)
+        mine = i < total
+        if OWNED:  # chunks, of which only the first of a row names it
+            mine = mine & (tl.load(owners + begin + i, mask=mine, other=-1) == begin + i)
+        row = tl.load(rows + begin + i, mask=mine, other=0)
+        base = tl.load(bases + tl.load(tables + begin + i, mask=mine, other=0), mask=mine, other=0)
+        tl.store(places + base + row, tl.zeros([N], tl.int32), mask=mine)
+
+
+@dataclass(eq=False)
+class RowGroups:
+    """The rows that ids lead to, by their number of occurrences; README.md says what each array holds."""
+
+    layout: Any
+    counters: Tensor
+    single: Tensor
+    few: Tensor
+    many: Tensor
+    grouped: Tensor
+    crowd: Tensor
+    single_share: Tensor | None = None
+    grouped_share: Tensor | None = None
+    crowd_share: Tensor | None = None
+
+
+def group_rows(
+    values: Tensor,
+    layout: Any,
+    places: Tensor,
+    bases: Tensor,
+    bag_of: Tensor,
+    scales: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> RowGroups:
+    """Group the occurrences of ids `values` by row. `places` must be zeros, and is so again afterwards."""
+    size, n, m, shares = layout.sizes, layout.most, layout.chunks, scales is not None or weights is not None
+    empty = partial(torch.empty, dtype=torch.int32, device=values.device)
+    floats = partial(torch.empty, dtype=torch.float32, device=values.device)
+    made = RowGroups(
+        layout,
+        torch.zeros(len(layout.classes), 4, dtype=torch.int32, device=values.device),
+        *(empty(3, n), empty(4, n), empty(4, m), empty(n), empty(m * size.chunk)),
+        *((floats(n), floats(n), floats(m * size.chunk)) if shares else (None, None, None)),
+    )
+    if not layout.ids:
+        return made
+    ranks, grid = empty(layout.ids), (layout.programs,)
+    kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
+    read = values, layout.features, layout.first_programs, places, ranks
+    weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
+    given = bag_of, values if scales is None else scales, values if weights is None else weights
+    count_occurrences[grid](*read, **kind, num_warps=size.warps)
+    list_rows[grid](
+        *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
+        *(layout.batch, n, m),
+        **kind, FEW=size.few, CHUNK=size.chunk, **weighing, num_warps=size.warps,
+    )  # fmt: skip
+    place_occurrences[grid](
+        *(*read, *given, made.grouped, made.grouped_share, made.crowd, made.crowd_share, made.many),
+        *(layout.batch, m),
+        **kind, CHUNK=size.chunk, **weighing, num_warps=size.warps,
+    )  # fmt: skip
+    for number, each in enumerate(layout.classes):
+        for which, listed, begin in ((1, made.few, each.begin), (2, made.many, each.chunks)):
+            counter = made.counters[number, which:]
+            clear_places[(size.programs,)](
+                places, bases, listed, listed[1], listed[3], counter, begin, OWNED=which == 2, N=256
+            )
+    return made

@@ -1,0 +1,280 @@
+"""The row update on the GPU: gradients summed per row in registers, and the optimizer's formula applied at once.
+
+Rows come as `row_groups` lists them: those with one occurrence, with few, and with many. The last are summed by
+chunks, several programs to a row, and updated by a second launch. How many rows there are only the device knows:
+programs go round until the list is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hybridrec.ops.row_groups.triton import RowGroups
+from hybridrec.ops.row_update import numbers as of
+from hybridrec.optim.rule import RowStep
+
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+@triton.jit
+def _number(numbers, table, which, mask):
+    return tl.load(numbers + table * of.NUMBERS + which, mask=mask, other=0.0)[:, None]
+
+
+@triton.jit
+def _at(addresses, table, which, mask, TYPE: tl.constexpr, ALIGN: tl.constexpr):
+    address = tl.load(addresses + table * of.ADDRESSES + which, mask=mask, other=0)
+    return tl.multiple_of(address.to(tl.pointer_type(TYPE)), 16 if ALIGN > 1 else 1)[:, None]
+
+
+@triton.jit
+def _step(
+    g, row, table, mask, columns, addresses, numbers, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr,
+):  # fmt: skip
+    """One step of rows [n] of tables [n] with their summed gradients [n, WIDTH]; see README.md for the order."""
+    inside = mask[:, None] & (columns[None, :] < D)
+    g = tl.where(inside, g * _number(numbers, table, of.SCALE, mask), 0.0)
+    squares = tl.sum(g * g, 1)
+    finite = tl.min(tl.where(g - g == 0, 1, 0), 1) == 1
+    bad = mask & (finite == 0)
+    tl.atomic_add(outcome + table * 2, tl.where(bad, 1.0, 0.0), mask=bad, sem="relaxed")
+    mask = mask & (bad == 0)
+    inside = inside & mask[:, None]
+    if NORM:
+        tl.atomic_add(outcome + table * 2 + 1, squares, mask=mask, sem="relaxed")
+    else:
+        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, RULE, ROW, D, ALIGN)
+
+
+@triton.jit
+def _apply(
+    g, squares, row, table, mask, inside, columns, addresses, numbers,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """The formula, on gradients that are scaled and finite."""
+    norm, clip = tl.sqrt(squares)[:, None], _number(numbers, table, of.CLIP, mask)
+    g = tl.where(norm > clip, g * (clip / norm), g)
+    place = row.to(tl.int64)[:, None] * D + columns[None, :]
+    w_at = _at(addresses, table, of.ROWS, mask, ROW, ALIGN) + place
+    w = tl.load(w_at, mask=inside, other=0.0).to(tl.float32)
+    g += _number(numbers, table, of.DECAY, mask) * w
+    lr, eps = _number(numbers, table, of.LR, mask), _number(numbers, table, of.EPS, mask)
+    if RULE == of.SGD:
+        w -= lr * g
+    elif RULE == of.ROWWISE_ADAGRAD:
+        s_at = _at(addresses, table, of.FIRST, mask, tl.float32, 1) + row.to(tl.int64)[:, None]
+        s = tl.load(s_at, mask=mask[:, None], other=0.0) + (tl.sum(tl.where(inside, g * g, 0.0), 1) / D)[:, None]
+        tl.store(s_at, s, mask=mask[:, None])
+        w -= lr * g / (tl.sqrt(s) + eps)
+    else:
+        first_at = _at(addresses, table, of.FIRST, mask, tl.float32, ALIGN) + place
+        first = tl.load(first_at, mask=inside, other=0.0)
+        if RULE == of.ADAGRAD:
+            first += g * g
+            w -= lr * g / (tl.sqrt(first) + eps)
+        elif (RULE == of.MOMENTUM) | (RULE == of.NESTEROV):
+            rate = _number(numbers, table, of.MOMENTUM_RATE, mask)
+            first = rate * first + g
+            w -= lr * (g + rate * first) if RULE == of.NESTEROV else lr * first
+        else:
+            second_at = _at(addresses, table, of.SECOND, mask, tl.float32, ALIGN) + place
+            second = tl.load(second_at, mask=inside, other=0.0)
+            if RULE == of.ADAM:
+                first += (g - first) * (1 - _number(numbers, table, of.BETA1, mask))
+                second += (g * g - second) * (1 - _number(numbers, table, of.BETA2, mask))
+                w -= lr * first / (tl.sqrt(second) + eps)
+            else:  # FTRL: first is z, second n
+                l1, root = _number(numbers, table, of.L1, mask), tl.sqrt(second + g * g)
+                first += g - (root - tl.sqrt(second)) / lr * w
+                second += g * g
+                shrunk = first - tl.minimum(tl.maximum(first, -l1), l1)
+                divisor = (_number(numbers, table, of.BETA, mask) + root) / lr + _number(numbers, table, of.L2, mask)
+                w = -shrunk / tl.maximum(divisor, 1.17549435e-38)
+            tl.store(second_at, second, mask=inside)
+        tl.store(first_at, first, mask=inside)
+    bound = _number(numbers, table, of.BOUND, mask)
+    w = tl.where(w > bound, bound, tl.where(w < -bound, -bound, w))  # NaN stays NaN
+    tl.store(w_at, w.to(ROW), mask=inside)
+
+
+@triton.jit
+def _gradients(grad, at, share, mask, columns, D: tl.constexpr, ALIGN: tl.constexpr, SHARES: tl.constexpr):
+    """Gradients [n, WIDTH] that begin at numbers [n] of `grad`, times their shares."""
+    begin = tl.multiple_of(at.to(tl.int64), ALIGN)
+    g = tl.load(grad + begin[:, None] + columns[None, :], mask=mask[:, None] & (columns[None, :] < D), other=0.0)
+    return g * share[:, None] if SHARES else g
+
+
+@triton.jit
+def update_single(
+    grad, single, single_share, counter, begin, n, addresses, numbers, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
+    SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Rows with one occurrence."""
+    total = tl.load(counter)
+    columns = tl.arange(0, WIDTH)
+    for block in range(tl.program_id(0), tl.cdiv(total, N), tl.num_programs(0)):
+        i = block * N + tl.arange(0, N)
+        mask = i < total
+        row = tl.load(single + begin + i, mask=mask, other=0)
+        table = tl.load(single + n + begin + i, mask=mask, other=0)
+        at = tl.load(single + 2 * n + begin + i, mask=mask, other=0)
+        share = tl.load(single_share + begin + i, mask=mask, other=0.0) if SHARES else tl.zeros([N], tl.float32)
+        g = _gradients(grad, at, share, mask, columns, D, ALIGN, SHARES)
+        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+
+
+@triton.jit
+def update_few(
+    grad, few, grouped, grouped_share, counter, begin, n, addresses, numbers, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
+    SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Rows with a few occurrences."""
+    total = tl.load(counter)
+    columns = tl.arange(0, WIDTH)
+    for block in range(tl.program_id(0), tl.cdiv(total, N), tl.num_programs(0)):
+        i = block * N + tl.arange(0, N)
+        mask = i < total
+        row = tl.load(few + begin + i, mask=mask, other=0)
+        table = tl.load(few + n + begin + i, mask=mask, other=0)
+        place = tl.load(few + 2 * n + begin + i, mask=mask, other=0)
+        times = tl.load(few + 3 * n + begin + i, mask=mask, other=0)
+        g = tl.zeros([N, WIDTH], tl.float32)
+        for j in range(0, tl.max(times)):
+            there = times > j
+            at = tl.load(grouped + place + j, mask=there, other=0)
+            share = tl.load(grouped_share + place + j, mask=there, other=0.0) if SHARES else tl.zeros([N], tl.float32)
+            g += _gradients(grad, at, share, there, columns, D, ALIGN, SHARES)
+        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+
+
+@triton.jit
+def sum_chunks(
+    grad, many, crowd, crowd_share, partial, counter, begin, chunks,
+    D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Occurrences of rows with many, a chunk at a time, added to the sum that stands at the row's first chunk."""
+    total = tl.load(counter)
+    columns = tl.arange(0, WIDTH)
+    i = tl.arange(0, CHUNK)
+    for number in range(tl.program_id(0), total, tl.num_programs(0)):
+        chunk = begin + number
+        owner = tl.load(many + 3 * chunks + chunk)
+        there = i < tl.load(many + 2 * chunks + owner) - (chunk - owner) * CHUNK
+        at = tl.load(crowd + chunk * CHUNK + i, mask=there, other=0)
+        share = (
+            tl.load(crowd_share + chunk * CHUNK + i, mask=there, other=0.0) if SHARES else tl.zeros([CHUNK], tl.float32)
+        )
+        g = tl.sum(_gradients(grad, at, share, there, columns, D, ALIGN, SHARES), 0)
+        tl.atomic_add(partial + owner.to(tl.int64) * D + columns, g, mask=columns < D, sem="relaxed")
+
+
+@triton.jit
+def update_many(
+    many, partial, counter, begin, chunks, addresses, numbers, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
+    NORM: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Rows with many occurrences, by the sums of their chunks, which are zeros again afterwards."""
+    total = tl.load(counter)
+    columns = tl.arange(0, WIDTH)
+    for block in range(tl.program_id(0), tl.cdiv(total, N), tl.num_programs(0)):
+        chunk = begin + block * N + tl.arange(0, N)
+        mask = chunk < begin + total
+        mask = mask & (tl.load(many + 3 * chunks + chunk, mask=mask, other=-1) == chunk)
+        row = tl.load(many + chunk, mask=mask, other=0)
+        table = tl.load(many + chunks + chunk, mask=mask, other=0)
+        inside = mask[:, None] & (columns[None, :] < D)
+        sums = partial + chunk.to(tl.int64)[:, None] * D + columns[None, :]
+        g = tl.load(sums, mask=inside, other=0.0)
+        tl.debug_barrier()  # no thread may load again what another has cleared
+        tl.store(sums, tl.zeros([N, WIDTH], tl.float32), mask=inside)
+        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+
+
+def update_groups(
+    groups: RowGroups,
+    grad: Tensor,
+    partial: Tensor,
+    number: int,
+    rule: str,
+    addresses: Tensor,
+    numbers: Tensor,
+    outcome: Tensor,
+    norm: bool,
+) -> None:
+    """The rows of one class of a layout take their step, or only add to the norm of their gradients.
+
+    `partial` is for sums of chunks, float32 [chunks, dim]: zeros, and so again afterwards.
+    """
+    each, n, m = groups.layout.classes[number], groups.layout.most, groups.layout.chunks
+    programs, chunk = groups.layout.sizes.programs, groups.layout.sizes.chunk
+    counter = groups.counters[number]
+    common = {"D": each.dim, "WIDTH": each.width, "ALIGN": each.align}
+    stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm}
+    shares = {"SHARES": groups.single_share is not None}
+    to = addresses, numbers, outcome
+    rows = lambda elements: max(1, elements // each.width)  # noqa: E731
+    update_single[(programs * 8,)](
+        *(grad, groups.single, groups.single_share, counter, each.begin, n, *to),
+        **stepping, **shares, N=rows(1024), num_warps=2,
+    )  # fmt: skip
+    update_few[(programs * 4,)](
+        *(grad, groups.few, groups.grouped, groups.grouped_share, counter[1:], each.begin, n, *to),
+        **stepping, **shares, N=rows(256), num_warps=2,
+    )  # fmt: skip
+    sum_chunks[(programs * 4,)](
+        *(grad, groups.many, groups.crowd, groups.crowd_share, partial, counter[2:], each.chunks, m),
+        **common, **shares, CHUNK=chunk, num_warps=1,
+    )  # fmt: skip
+    update_many[(programs,)](
+        *(groups.many, partial, counter[2:], each.chunks, m, *to), **stepping, N=rows(1024), num_warps=4
+    )
+
+
+def update_listed(
+    rows: Tensor,
+    grads: Tensor,
+    table: int,
+    dtype: torch.dtype,
+    rule: str,
+    addresses: Tensor,
+    numbers: Tensor,
+    outcome: Tensor,
+    norm: bool,
+) -> None:
+    """Different rows [U] of one table take a step with their summed gradients float32 [U, dim]."""
+    count, dim = grads.shape
+    if not count:
+        return
+    begins = torch.arange(count, device=grads.device) * dim
+    listed = torch.stack([rows, torch.full_like(rows, table), begins]).to(torch.int32)
+    width, align = 1 << (dim - 1).bit_length(), 4 if dim * dtype.itemsize % 16 == 0 else 1
+    counter = torch.full((1,), count, dtype=torch.int32, device=grads.device)
+    each = max(1, 1024 // width)
+    update_single[(triton.cdiv(count, each),)](
+        *(grads, listed, None, counter, 0, count, addresses, numbers, outcome),
+        RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, N=each,
+    )  # fmt: skip
+
+
+def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tuple[float, ...]]:
+    """The numbers of each table's step; zeros for a table that takes none."""
+    none = (0.0,) * of.NUMBERS.value
+    made = {id(step): _numbers(step) for step in {id(step): step for step in steps.values()}.values()}
+    return [made[id(steps[name])] if name in steps else none for name in names]
+
+
+def _numbers(s: RowStep) -> tuple[float, ...]:
+    return (
+        *(s.lr, s.momentum, s.weight_decay, s.eps, s.beta1, s.beta2, s.l1, s.l2, s.beta),
+        *(s.weight_bound, s.clip_row_norm, s.grad_scale),
+    )

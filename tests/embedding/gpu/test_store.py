@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+import hybridrec as hr
+from hybridrec.embedding import Constant, Normal, Uniform
+from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.optim.rule import RowRule, RowStep, StateColumn
+from tests.gpu import DEVICE, needs_gpu
+
+pytestmark = needs_gpu
+
+RULE = RowRule("adagrad", (StateColumn("sum", fill=0.5),))
+
+
+def made(init=None) -> tuple[DenseStore, DeviceStore]:
+    table = hr.Table("item", dim=6, rows=20, init=init or Uniform(0.1))
+    stores = DenseStore(table, 7), DeviceStore(table, 7, DEVICE)
+    for store in stores:
+        store.attach(RULE)
+    return stores
+
+
+@pytest.mark.parametrize("init", [Uniform(0.1), Normal(0.2), Constant(0.3)])
+def test_initial_rows_are_those_of_the_cpu_bit_for_bit(init):
+    cpu, gpu = made(init)
+    assert torch.equal(gpu.weight.cpu(), cpu.weight)
+
+
+def test_rows_are_updated_read_and_erased_as_on_the_cpu():
+    cpu, gpu = made()
+    step = RowStep(rule=RULE, lr=0.1, step=1)
+    grads = torch.randn(2, 6)
+    for store in (cpu, gpu):
+        store.update(store.prepare(torch.tensor([3, 8, 3]), train=True), grads, step)
+        store.erase(torch.tensor([8]))
+    assert torch.allclose(gpu.weight.cpu(), cpu.weight)
+    assert torch.allclose(gpu.read(torch.tensor([3])).state["sum"], cpu.read(torch.tensor([3])).state["sum"])
+    assert gpu.clock == cpu.clock == 1
+    assert torch.equal(gpu.lookup(torch.tensor([3, 3])), gpu.weight[[3, 3]].cpu())
+
+
+def test_a_snapshot_moves_between_cpu_and_device():
+    cpu, gpu = made()
+    cpu.update(cpu.prepare(torch.arange(20), train=True), torch.randn(20, 6), RowStep(rule=RULE, lr=0.1, step=1))
+    gpu.restore(cpu.snapshot())
+    assert torch.equal(gpu.weight.cpu(), cpu.weight)
+    assert torch.equal(gpu.state("sum").cpu(), cpu.state("sum"))
+    again = copy.deepcopy(gpu)
+    assert torch.equal(again.weight, gpu.weight)
+    assert again.weight.data_ptr() != gpu.weight.data_ptr()

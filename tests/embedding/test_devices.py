@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hybridrec as hr
+from hybridrec.embedding.devices import device_of, refuse_on_gpu
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"device is 'cuda', but torch .* finds no GPU; leave device out"):
+        device_of("cuda")
+
+
+def test_the_current_gpu_gets_its_number(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert device_of("cuda") == torch.device("cuda", 3)
+    assert device_of("cuda:1") == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"capacity": 10}, "capacity="),
+        ({"rows": 10, "out_of_range": "hash"}, "out_of_range='hash'"),
+        ({"rows": 10, "dtype": torch.float16}, "dtype=torch.float16"),
+        ({"rows": 10, "combiner": "max"}, "combiner 'max'"),
+    ],
+)
+def test_what_only_the_cpu_can_do_is_refused_by_table_and_option(options, named):
+    with pytest.raises(ValueError, match=f"table 'item': {named} is possible on the CPU only so far"):
+        refuse_on_gpu([hr.Table("item", dim=4, **options)], fused=True)
+
+
+def test_plain_parameters_are_moved_by_torch():
+    with pytest.raises(ValueError, match=r"move it with \.to\('cuda'\)"):
+        refuse_on_gpu([], fused=False)
