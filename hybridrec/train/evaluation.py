@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,19 +29,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def measure(metrics: MetricSet | None, loss: Loss, *parts: tuple[Tensor, Batch]) -> None:
-    """Take the outputs for batches into the metrics, where there are any that can: all at once, which costs less."""
-    if metrics is None:
+class Measured(NamedTuple):
+    """What metrics take of a batch."""
+
+    scores: Tensor
+    labels: Tensor
+    weights: Tensor | None
+    groups: dict[str, Tensor]
+
+
+def measured(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch) -> Measured | None:
+    """What metrics take of a batch and the outputs for it; None where there are no metrics, or none that can."""
+    if metrics is None or batch.label is None or not len(batch) or outputs.shape != batch.label.shape:
+        return None
+    groups = {name: group_of(batch, name) for name in metrics.group_columns}
+    return Measured(loss.scores(outputs), batch.label, batch.weight, groups)
+
+
+def take(metrics: MetricSet, parts: Sequence[Measured]) -> None:
+    """Take batches into the metrics, all at once, which costs less than one by one."""
+    if not parts:
         return
-    able = [(out, batch) for out, batch in parts if len(batch) and batch.label is not None]
-    able = [(out, batch) for out, batch in able if batch.label is not None and out.shape == batch.label.shape]
-    if not able:
-        return
-    groups = {name: _joined([group_of(batch, name) for _, batch in able]) for name in metrics.group_columns}
-    weights = [batch.weight for _, batch in able if batch.weight is not None]
-    labels = _joined([batch.label for _, batch in able if batch.label is not None])
+    groups = {name: _joined([part.groups[name] for part in parts]) for name in metrics.group_columns}
+    weights = [part.weights for part in parts if part.weights is not None]
+    scores, labels = _joined([part.scores for part in parts]), _joined([part.labels for part in parts])
     try:
-        scores = loss.scores(_joined([out for out, _ in able]))
         metrics.update(scores, labels, _joined(weights) if weights else None, groups)
     except ValueError as error:
         raise remedied(
@@ -52,8 +64,8 @@ def measure(metrics: MetricSet | None, loss: Loss, *parts: tuple[Tensor, Batch])
         ) from error
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def group_of(batch: Batch, name: str) -> Tensor:
@@ -84,7 +96,9 @@ def evaluate(
             weights, part = weigh(learner.loss, batch)
             value = reduce(learner.loss(outputs, batch), weights, part, part, learner.label_weights)
             losses, weight, rows = losses + float(value) * part, weight + part, rows + len(batch)
-            measure(metrics, learner.loss, (outputs, batch))
+            part = measured(metrics, learner.loss, outputs, batch)
+            if metrics is not None and part is not None:
+                take(metrics, [part])
             if watch is not None:
                 watch(learner.loss.scores(outputs), batch)
     if not rows:

@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
-
 from hybridrec.metrics import MetricSet
-from hybridrec.train.evaluation import measure
+from hybridrec.train.evaluation import Measured, measured, take
 from hybridrec.train.losses import Loss
 from hybridrec.train.stages import wait_share
 from hybridrec.train.step import Learner, StepResult
-from hybridrec.types import Batch
 
 TOGETHER = 32768  # rows that are taken into the metrics at once; a batch waits no longer than that
 
@@ -27,7 +24,7 @@ class Window:
         self._stages, self._metrics = learner.stages, metrics
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
-        self._waiting: list[tuple[Tensor, Batch]] = []  # not yet in the metrics
+        self._waiting: list[Measured] = []  # not yet in the metrics
         self._waiting_rows = 0
         self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
 
@@ -36,7 +33,9 @@ class Window:
         self._stages.enter("metrics")
         self.steps, self.rows = self.steps + 1, self.rows + result.rows
         self._losses, self._weight = self._losses + result.loss * result.weight, self._weight + result.weight
-        self._waiting += zip(result.outputs, result.batches, strict=True)
+        parts = zip(result.outputs, result.batches, strict=True)
+        found = (measured(self._metrics, self._loss, *part) for part in parts)
+        self._waiting += [part for part in found if part is not None]
         self._waiting_rows += result.rows
         if self._waiting_rows >= TOGETHER:
             self._measure()
@@ -44,7 +43,8 @@ class Window:
 
     def _measure(self) -> None:
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        measure(self._metrics, self._loss, *waiting)
+        if self._metrics is not None:
+            take(self._metrics, waiting)
 
     def take(self) -> dict[str, Any]:
         """The figures of this window; the next begins."""
@@ -87,7 +87,6 @@ class Window:
             self._metrics.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        self._measure()
         metrics = None if self._metrics is None else self._metrics.state_dict()
         return {
             "steps": self.steps,
@@ -95,6 +94,7 @@ class Window:
             "losses": self._losses,
             "weight": self._weight,
             "metrics": metrics,
+            "waiting": [part._asdict() for part in self._waiting],  # so that saving changes no sum
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -104,3 +104,5 @@ class Window:
         self._losses, self._weight = state["losses"], state["weight"]
         if self._metrics is not None and state["metrics"] is not None:
             self._metrics.load_state_dict(state["metrics"])
+        self._waiting = [Measured(**part) for part in state.get("waiting", ())]
+        self._waiting_rows = sum(len(part.scores) for part in self._waiting)

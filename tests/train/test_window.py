@@ -6,8 +6,13 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 
+from hybridrec.metrics import MetricSet
+from hybridrec.train import window
 from hybridrec.train.stages import Stages, wait_share
+from hybridrec.train.step import StepResult
+from hybridrec.train.window import Window
 from tests.train.clicks import QUIET, dataset, trainer_of
 
 
@@ -55,3 +60,37 @@ def test_time_that_is_skipped_is_in_no_stage():
     stages.skip()
     assert sum(stages.take().values()) < 0.04
     assert wait_share({}) == 0.0
+
+
+def windows(count: int) -> tuple[list[Window], list[StepResult]]:
+    """Empty windows, and steps to put into them."""
+    ds = dataset(500)
+    learner = trainer_of(ds).learner
+    steps = [StepResult(0.5, len(batch), len(batch), [batch], [torch.randn(len(batch))]) for batch in ds]
+    return [Window(learner, MetricSet(("click",))) for _ in range(count)], steps
+
+
+def test_batches_taken_together_have_the_metrics_of_each_taken_alone(monkeypatch):
+    (together, alone), steps = windows(2)
+    for step in steps:
+        together.add(step)
+    monkeypatch.setattr(window, "TOGETHER", 1)
+    for step in steps:
+        alone.add(step)
+    found, wanted = together.take(), alone.take()
+    assert found["auc"] == wanted["auc"]
+    assert found["logloss"] == pytest.approx(wanted["logloss"], rel=1e-12)
+
+
+def test_saving_half_way_changes_no_bit_of_a_record():
+    (straight, saved, resumed), steps = windows(3)
+    for step in steps[:3]:
+        straight.add(step), saved.add(step)
+    resumed.load_state_dict(saved.state_dict())
+    for step in steps[3:]:
+        straight.add(step), saved.add(step), resumed.add(step)
+    wanted = straight.take()
+    for other in (saved.take(), resumed.take()):
+        assert {name: other[name] for name in ("loss", "auc", "logloss", "ne")} == {
+            name: wanted[name] for name in ("loss", "auc", "logloss", "ne")
+        }

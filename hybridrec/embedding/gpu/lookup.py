@@ -138,8 +138,8 @@ class DeviceLookup:
         if torch.cuda.is_current_stream_capturing():
             return None
         if self._copied is not None and self._copied.query():
-            self._refuse(self._seen)
             self._copied = None
+            self._refuse(self._seen)
         if self._copied is None:
             self._seen.copy_(self.faults, non_blocking=True)
             self._copied = torch.cuda.current_stream(self.faults.device).record_event()

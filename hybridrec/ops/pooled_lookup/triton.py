@@ -135,5 +135,5 @@ def pool(
             blocks = triton.cdiv(batch, bags)
             if features * blocks:
                 grid = (features * blocks,)
-                pool_bags[grid](*given, out, *kept, first, batch, blocks, shift, **shape, **kind, ONE=one, num_warps=1)
+                pool_bags[grid](*given, out, *kept, first, batch, blocks, shift, **shape, **kind, ONE=one, num_warps=2)
     return flat, sequences, bag_of, scales
