@@ -63,6 +63,14 @@ class DeviceStore(Store):
         self.load(data.ids, rows, dict(zip(step.rule.names, states, strict=True)))
         self.release(slots)
 
+    def lookup(self, ids: Tensor) -> Tensor:
+        """The rows [N, dim] of ids int64 [N], on the device; zeros for ids without a row."""
+        at = resolve(self.table, ids.to(self.device))
+        return torch.where((at >= 0)[:, None], self.weight[at.clamp(min=0)], 0)
+
+    def checked(self, ids: Tensor) -> Tensor:
+        return super().checked(ids.cpu())
+
     # -- optimizer state ----------------------------------------------------------------------------------
 
     def attach(self, rule: RowRule) -> None:

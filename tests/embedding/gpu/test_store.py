@@ -43,7 +43,7 @@ def test_rows_are_updated_read_and_erased_as_on_the_cpu():
     assert torch.allclose(gpu.weight.cpu(), cpu.weight)
     assert torch.allclose(gpu.read(torch.tensor([3])).state["sum"], cpu.read(torch.tensor([3])).state["sum"])
     assert gpu.clock == cpu.clock == 1
-    assert torch.equal(gpu.lookup(torch.tensor([3, 3])), gpu.weight[[3, 3]].cpu())
+    assert torch.equal(gpu.lookup(torch.tensor([3, 3])), gpu.weight[[3, 3]])
 
 
 def test_a_snapshot_moves_between_cpu_and_device():
@@ -55,3 +55,26 @@ def test_a_snapshot_moves_between_cpu_and_device():
     again = copy.deepcopy(gpu)
     assert torch.equal(again.weight, gpu.weight)
     assert again.weight.data_ptr() != gpu.weight.data_ptr()
+
+
+def test_a_lookup_gives_zeros_where_the_table_says_so_and_stays_on_the_device():
+    store = DeviceStore(hr.Table("item", dim=6, rows=20, out_of_range="zero"), 7, DEVICE)
+    rows = store.lookup(torch.tensor([19, 20], device=DEVICE))
+    assert rows.device == DEVICE
+    assert torch.equal(rows[0], store.weight[19])
+    assert not rows[1].any()
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="a collection on 'cpu' has its rows in native memory")
+def test_a_collection_on_the_device_is_saved_and_loaded():
+    tables = [hr.Table("item", dim=6, rows=20)]
+    saved, loaded = (hr.EmbeddingCollection(tables, seed=seed, device="cuda") for seed in (0, 1))
+    rows = hr.optim.Adam(saved, lr=0.1)
+    saved({"item": torch.tensor([3, 8], device=DEVICE)}).flat.sum().backward()
+    rows.step()
+    loaded.load_state_dict(saved.state_dict())
+    again = hr.optim.Adam(loaded, lr=0.1)
+    again.load_state_dict(rows.state_dict())
+    assert torch.equal(loaded["item"].weight, saved["item"].weight)
+    assert torch.equal(loaded["item"].state("exp_avg"), saved["item"].state("exp_avg"))
+    assert torch.equal(loaded.lookup("item", [3, 5]), saved["item"].weight[[3, 5]])
