@@ -124,7 +124,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         if not isinstance(block, IdBlock):
             raise TypeError(f"ids must be an IdBlock, a Batch or a mapping of features, got {type(ids).__name__}")
         self._check_features(block.names)
-        if block.device.type != self.device.type:
+        if block.device != self.device:
             raise ValueError(
                 f"ids are on {block.device}, but the rows on {self.device}; move them with "
                 f"block.to({str(self.device)!r})"

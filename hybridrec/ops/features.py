@@ -20,7 +20,8 @@ LINE = tl.constexpr(8)  # of its offsets, where it varies
 COLUMN = tl.constexpr(9)  # where its numbers begin in the output
 STRIDE = tl.constexpr(10)  # from the numbers of one bag to those of the next
 COMBINER = tl.constexpr(11)
-LENGTH = tl.constexpr(12)  # numbers in a line
+NUMBER = tl.constexpr(12)  # the feature's place as declared
+LENGTH = tl.constexpr(13)  # numbers in a line
 
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0}

@@ -36,7 +36,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._partial: dict[int, Tensor] = {}
         self._lines: list[Any] = []
         self._numbers_there = torch.empty(0)
-        self._addresses_there: Tensor | None = None
+        self._addresses_there = torch.empty(0)
+        self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
         for number, store in enumerate(self.stores.values()):
             store.left_out = self._outcome[number, 0]
@@ -74,7 +75,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         ids, layout = looked.block.values, looked.layout
         return group_rows(ids, layout, self._places, self._bases_there, looked.bag_of, looked.scales, looked.weights)
 
-    def take(self, lookup: DeviceLookup, looked: Looked) -> None:
+    def take(self, looked: Looked) -> None:
         """Keep the gradients of a lookup until the step."""
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
@@ -184,22 +185,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         parts = [part for looked in calls for part in looked.occurrences(name)]
         return sum_by_row(torch.cat([rows for rows, _ in parts]), torch.cat([grads for _, grads in parts]))
 
-    def claim(self, name: str, rule: RowRule, owner: object) -> None:
-        super().claim(name, rule, owner)
-        self._addresses_there = None
-
-    def release(self, name: str, owner: object) -> None:
-        super().release(name, owner)
-        self._addresses_there = None
-
     def _addresses(self) -> Tensor:
         """Where kernels find each table's rows and state, int64 [tables, 3]."""
-        if self._addresses_there is None:
+        moves = sum(store.moves for store in self.stores.values())
+        if moves != self._moves:
             lines = []
             for store in self.stores.values():
                 state = [values.data_ptr() for values in store.states.values()]
                 lines.append((store.weight.data_ptr(), *state, *[0] * (2 - len(state))))
-            self._addresses_there = torch.tensor(lines, device=self.device)
+            self._moves, self._addresses_there = moves, torch.tensor(lines, device=self.device)
         return self._addresses_there
 
     def _calls(self, tables: set[str]) -> list[QueuedCall]:

@@ -93,7 +93,7 @@ def make_layout(
         hot = 1 if sequence else -1 if fixed is None else fixed
         matrix[place] = (
             *(table.address, table.rows, table.base, table.number, kind_of[f], starts[f], counts[f], hot),
-            *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[specs[f].combiner]),
+            *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[specs[f].combiner], f),
         )
     programs = np.concatenate([[0], np.cumsum(-(-matrix[:, line.COUNT.value] // sizes.ids))])
     classes, lists, most, chunks = _classes(kinds, matrix, order, specs, tables, sizes)

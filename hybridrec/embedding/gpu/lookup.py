@@ -6,7 +6,7 @@ While the model computes, another stream groups the ids by row, so that the step
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,13 +82,6 @@ class DeviceLookup:
     def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...]) -> None:
         self.group = group
         self.features = features
-        for feature in features:
-            if feature.combiner == "max" or feature.group > 1:
-                what = "combiner 'max'" if feature.combiner == "max" else "hashes="
-                raise ValueError(
-                    f"feature {feature.name!r}: {what} is not there on a GPU yet; leave it out, or keep the collection "
-                    "on the CPU with device='cpu'"
-                )
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
@@ -146,7 +139,7 @@ class DeviceLookup:
         return None
 
     def _refuse(self, faults: Tensor) -> None:
-        for feature, value in zip(self.features, self._in_order(faults.tolist()), strict=True):
+        for feature, value in zip(self.features, faults.tolist(), strict=True):
             table = self.group.stores[feature.table].table
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
@@ -155,11 +148,6 @@ class DeviceLookup:
                     f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='zero', "
                     "or more rows="
                 )
-
-    def _in_order(self, lines: list[Any]) -> list[Any]:
-        """What is by line, as the features were declared; all layouts have one order."""
-        order = next(iter(self._layouts.values())).order if self._layouts else range(len(lines))
-        return [line for _, line in sorted(zip(order, lines, strict=True))]
 
 
 class _Lookup(torch.autograd.Function):
@@ -179,8 +167,7 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        looked, lookup = ctx.looked, ctx.lookup
         flat, *sequences = (None if grad is None else grad.contiguous() for grad in grads)
-        looked.flat, looked.sequences = flat, tuple(sequences)
-        lookup.group.take(lookup, looked)
-        return (torch.zeros_like(lookup.anchor), None, None, None, None)
+        looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
+        ctx.lookup.group.take(looked)
+        return (torch.zeros_like(ctx.lookup.anchor), None, None, None, None)

@@ -28,6 +28,7 @@ class DeviceStore(Store):
         self.key = xxh64(table.name, seed)
         self.weight = torch.empty(table.fixed_rows, table.dim, dtype=table.dtype, device=device)
         self.states: dict[str, Tensor] = {}
+        self.moves = 0  # how often the states have got other memory
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
         self.clear()
@@ -74,13 +75,13 @@ class DeviceStore(Store):
     # -- optimizer state ----------------------------------------------------------------------------------
 
     def attach(self, rule: RowRule) -> None:
-        self.rule = rule
+        self.rule, self.moves = rule, self.moves + 1
         rows = self.table.fixed_rows
         shapes = {column.name: (rows,) if column.per_row else (rows, self.dim) for column in rule.state}
         self.states = {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state}
 
     def detach(self) -> None:
-        self.rule, self.states = None, {}
+        self.rule, self.states, self.moves = None, {}, self.moves + 1
 
     def state(self, name: str) -> Tensor:
         """All rows' optimizer state of this name, [n, dim] or [n], as it lies in memory until a rule is attached."""

@@ -43,7 +43,7 @@ def pool_bags(
     out,  # float32; its first number has the place `shift`
     scales,  # float32 [F, B], if TRAIN: what a bag's gradient is multiplied by
     bag_of,  # int32 [N], if TRAIN: the bag of each id of a ragged feature
-    faults,  # int64 [F]: gets an id that is outside the table
+    faults,  # int64 [F], as declared: gets an id that is outside the table
     first,
     batch,
     blocks,
@@ -67,7 +67,7 @@ def pool_bags(
     bags = (program % blocks) * BAGS + tl.arange(0, BAGS)
     live = bags < batch
     where = bags.to(tl.int64)
-    columns, fault = tl.arange(0, WIDTH), faults + feature
+    columns, fault = tl.arange(0, WIDTH), faults + tl.load(line + of.NUMBER)
     if ONE:
         length = tl.where(live, 1, 0)
         sums, mass = _rows(values, weights, rows, fault, start + where, live, combiner, size, columns, D, WEIGHTED)

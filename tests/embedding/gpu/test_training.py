@@ -171,3 +171,42 @@ def test_an_id_outside_its_table_is_zeros_and_then_an_error():
     with pytest.raises(ValueError, match="id 99 of feature 'a' is outside table 'a', 0 … 8"):
         gpu(IdBlock.from_ragged(features(2)))
     gpu(IdBlock.from_ragged(features(2)))  # it is told once
+
+
+def test_the_fault_of_a_ragged_block_names_its_own_feature():
+    _, gpu, _, _ = both(SIZES[0], OPTIMIZERS["sgd"])
+    for block in (features(2), {**features(2), "a_list": lists(9, 2, 2), "c": torch.tensor([[1, 2], [3, 77]])}):
+        gpu.eval()(IdBlock.from_ragged(block))
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+        gpu(IdBlock.from_ragged(features(2)))
+        torch.cuda.synchronize()
+    with pytest.raises(ValueError, match="id 77 of feature 'c' is outside table 'c'"):
+        gpu(IdBlock.from_ragged(features(2)))
+
+
+def test_a_second_backward_of_the_same_lookup_adds_its_gradients():
+    torch.manual_seed(6)
+    cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["sgd"])
+    block = IdBlock.from_ragged(features(4))
+    expected, (flat, _) = cpu(block).flat, gpu(block)
+    weight = torch.randn_like(expected)
+    for out, home in ((expected, "cpu"), (flat, DEVICE)):
+        (out * weight.to(home)).sum().backward(retain_graph=True)
+        out.square().sum().backward()
+    of_cpu.step(), of_gpu.step()
+    agree(cpu, gpu)
+
+
+def test_rows_restored_with_their_state_go_on_from_it():
+    torch.manual_seed(7)
+    cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["adagrad"])
+    block = IdBlock.from_ragged(features(5))
+    backward(cpu, gpu, block)
+    of_cpu.step(), of_gpu.step()
+    for name, store in gpu.stores.items():
+        store.detach()
+        store.restore(cpu[name].snapshot())
+    backward(cpu, gpu, block)
+    of_cpu.step(), of_gpu.step()
+    agree(cpu, gpu)
