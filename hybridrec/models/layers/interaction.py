@@ -48,8 +48,9 @@ def fm_interaction(*fields: Tensor | FieldSums) -> Tensor:
 def field_sums(vectors: Tensor) -> FieldSums:
     """The sums of vectors [B, n, D].
 
-    >>> field_sums(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]))
-    FieldSums(total=tensor([[4., 6.]]), squares=tensor([30.]))
+    >>> sums = field_sums(torch.tensor([[[3.0, 4.0], [0.0, 0.0]]]))
+    >>> sums.total, sums.squares
+    (tensor([[3., 4.]]), tensor([25.]))
     """
     if torch.compiler.is_compiling():  # compilers fuse the passes themselves
         return FieldSums(vectors.sum(1), vectors.square().flatten(1).sum(1))

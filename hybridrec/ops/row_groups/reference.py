@@ -8,6 +8,7 @@ from torch import Tensor
 def sum_by_row(rows: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
     """The different rows among int64 [N], ascending [U], and the sums of their gradients [N, D], [U, D].
 
+    >>> import torch
     >>> sum_by_row(torch.tensor([7, 3, 7]), torch.tensor([[1.0], [2.0], [4.0]]))
     (tensor([3, 7]), tensor([[2.],
             [5.]]))
