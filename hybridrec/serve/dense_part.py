@@ -115,7 +115,7 @@ def _check(
     for rows in (1, 2, 7, 0):
         inputs = example_inputs(collections, names, rows)
         found, wanted = scores_of(run, inputs), program(*inputs)
-        if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-4, atol=1e-5, equal_nan=True):
+        if found.shape != wanted.shape or not torch.allclose(found, wanted, rtol=1e-6, atol=1e-7, equal_nan=True):
             raise ValueError(
                 f"the exported program gives other scores than the model for {rows} rows; its forward may depend on "
                 "the number of rows in Python (if, for, len), which torch.export fixes at the example's"

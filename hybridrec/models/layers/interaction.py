@@ -53,8 +53,13 @@ def field_sums(vectors: Tensor) -> FieldSums:
     (tensor([[3., 4.]]), tensor([25.]))
     """
     if torch.compiler.is_compiling():  # compilers fuse the passes themselves
-        return FieldSums(vectors.sum(1), vectors.square().flatten(1).sum(1))
+        return FieldSums(*_sums(vectors))
     return FieldSums(*_Sums.apply(vectors))  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def _sums(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """One formula, compiled or not: an exported model gives the scores of the model."""
+    return vectors.sum(1), torch.linalg.vector_norm(vectors.flatten(1), dim=1).square()
 
 
 class _Sums(torch.autograd.Function):
@@ -63,7 +68,7 @@ class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(vectors)
-        return vectors.sum(1), torch.linalg.vector_norm(vectors.flatten(1), dim=1).square()
+        return _sums(vectors)
 
     @staticmethod
     @once_differentiable
