@@ -54,10 +54,7 @@ class NativeStore(Store):
         return self._rows_at(slots.slots)
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
-        if self.rule != step.rule:
-            raise ValueError(
-                f"table {self.table.name!r} keeps state for {self.rule}, not for {step.rule}; attach it first"
-            )
+        self.check_rule(step)
         if list(grads.shape) != [len(slots), self.dim]:
             raise ValueError(f"gradients must be {[len(slots), self.dim]}, one per row, got {list(grads.shape)}")
         count, grads, slot = len(slots), grads.float().contiguous(), slots.slots.clone()

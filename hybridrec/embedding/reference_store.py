@@ -81,10 +81,7 @@ class ReferenceStore(Store):
         return rows
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
-        if self.rule != step.rule:
-            raise ValueError(
-                f"table {self.table.name!r} keeps state for {self.rule}, not for {step.rule}; attach it first"
-            )
+        self.check_rule(step)
         here = torch.tensor([self._live(id) for id in slots.ids.tolist()], dtype=torch.bool) & slots.live()
         if bool(here.any()):
             self._apply(slots.ids[here], grads[here], step)

@@ -152,6 +152,13 @@ class Store(ABC):
         Missing rows are passed over, as are those that were evicted since. The rule must be attached.
         """
 
+    def check_rule(self, step: RowStep) -> None:
+        """Refuse a step of another rule than the one whose state lies beside the rows."""
+        if self.rule != step.rule:
+            raise ValueError(
+                f"table {self.table.name!r} keeps state for {self.rule}, not for {step.rule}; attach it first"
+            )
+
     def release(self, slots: Slots) -> None:
         """The step of these rows is over; a second release of the same step does nothing."""
         if slots.step is not None and slots.step >= self.clock:

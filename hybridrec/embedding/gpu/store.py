@@ -53,10 +53,7 @@ class DeviceStore(Store):
         return rows
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
-        if self.rule != step.rule:
-            raise ValueError(
-                f"table {self.table.name!r} keeps state for {self.rule}, not for {step.rule}; attach it first"
-            )
+        self.check_rule(step)
         live = slots.live()
         data = self.read(slots.ids[live])
         states = [data.state[name] for name in step.rule.names]
