@@ -14,6 +14,7 @@ def evaluate(
     data: Annotated[list[str], typer.Argument(metavar="DATA...", help="Files, globs, folders or URLs with labels.")],
     checkpoint: Annotated[str, typer.Option(help="best, latest, or the path of one.")] = "best",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 8192,
+    device: Annotated[str, typer.Option(help="cpu, or cuda to compute on a GPU.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the loss and the metrics of a run on other data.
@@ -31,7 +32,7 @@ def evaluate(
     from hybridrec.train.launch import open_data
     from hybridrec.train.load import load
 
-    loaded = load(run, checkpoint)
+    loaded = load(run, checkpoint, device=device)
     found = loaded.evaluate(open_data(data, batch_size=batch_size, schema=loaded.schema))
     if as_json:
         numbers = {name: None if value != value else value for name, value in found.items()}

@@ -19,6 +19,7 @@ def predict(
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="best, latest, or the path of one.")] = "best",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 8192,
+    device: Annotated[str, typer.Option(help="cpu, or cuda to compute on a GPU.")] = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -39,7 +40,7 @@ def predict(
     from hybridrec.train.load import load
 
     began = time.monotonic()
-    loaded = load(run, checkpoint)
+    loaded = load(run, checkpoint, device=device)
     opened = open_data(data, batch_size=batch_size, like=loaded.schema)
     rows = loaded.predict(opened, out=out, columns=tuple(columns or ()), force=force)
     seconds = time.monotonic() - began

@@ -24,6 +24,7 @@ def train(
     weight: Annotated[str | None, typer.Option(help="Column of sample weights.")] = None,
     valid: Annotated[str | None, typer.Option(help="Files to validate on, or the share of the last rows: 0.1.")] = None,
     model: Annotated[str | None, typer.Option(help="widedeep, dlrm, deepfm, dcnv2, din, mmoe or twotower.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, or cuda to train on a GPU.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; else the next free runs/MODEL-N.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data (1).")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to stop after.")] = None,
@@ -63,7 +64,7 @@ def train(
     values = with_overrides({} if config is None else read_config(config), changes)
     flags = {"path": data, "label": label, "weight": weight, "valid": valid, "batch_size": batch_size}
     _set(values, "data", flags)
-    _set(values, "model", {"name": model})
+    _set(values, "model", {"name": model, "device": device})
     _set(values, "train", {"epochs": epochs, "steps": steps, "progress": "none" if quiet or as_json else None})
     asked = RunConfig.of(values)
     values["out"] = str(out) if out is not None else asked.out or _free_folder(asked)

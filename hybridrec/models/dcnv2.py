@@ -69,4 +69,4 @@ class DCNv2(Model):
         vectors, dense = sum(self.embeddings.dims), len(self.dense_names)
         layers = [CrossLayer(vectors + dense, rank) for _ in range(crosses)]
         deep = MLP(vectors + dense, hidden, dropout=dropout)
-        self.net = DCNv2Net(vectors, dense, self.outputs, layers, deep, structure == "stacked")
+        self.net = DCNv2Net(vectors, dense, self.outputs, layers, deep, structure == "stacked").to(self.device)

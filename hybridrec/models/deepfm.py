@@ -62,7 +62,7 @@ class DeepFM(Model):
         self.embeddings = self.collection(self.declared)
         self.wide = self.collection(wide_tables(self.declared, self.outputs))
         fields = len(self.embeddings.features)
-        self.net = DeepFMNet(fields, dim, len(self.dense_names), self.outputs, hidden, dropout)
+        self.net = DeepFMNet(fields, dim, len(self.dense_names), self.outputs, hidden, dropout).to(self.device)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.wide(batch.ids).flat, self.embeddings(batch.ids).flat, self.dense(batch)

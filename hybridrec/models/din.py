@@ -66,7 +66,8 @@ class DIN(Model):
         self.embeddings = self.collection(self.declared)
         dims = dict(zip(self.embeddings.features, self.embeddings.dims, strict=True))
         pools = [AttentionPooling(dims[name], attention, softmax=softmax) for name in history]
-        self.net = DINNet(sum(dims.values()), len(self.dense_names), hidden, pools, out=self.outputs, dropout=dropout)
+        made = DINNet(sum(dims.values()), len(self.dense_names), hidden, pools, out=self.outputs, dropout=dropout)
+        self.net = made.to(self.device)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         out = self.embeddings(batch.ids)

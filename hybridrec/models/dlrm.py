@@ -67,4 +67,4 @@ class DLRM(Model):
         fields, dense = len(self.embeddings.features), len(self.dense_names)
         if fields + bool(dense) < 2:
             raise ValueError("DLRM multiplies pairs of features, and the schema has one; add another, or take DCNv2")
-        self.net = DLRMNet(fields, dim, dense, self.outputs, bottom, top, dropout)
+        self.net = DLRMNet(fields, dim, dense, self.outputs, bottom, top, dropout).to(self.device)

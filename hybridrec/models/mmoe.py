@@ -68,7 +68,7 @@ class MMoE(Model):
         self.embeddings = self.collection(self.declared)
         width, dense = sum(self.embeddings.dims), len(self.dense_names)
         made = [MLP(width + dense, expert, dropout=dropout) for _ in range(experts)]
-        self.net: MMoENet = MMoENet(width, dense, self.outputs, made, tower, dropout)
+        self.net: MMoENet = MMoENet(width, dense, self.outputs, made, tower, dropout).to(self.device)
 
     def output_biases(self) -> list[Tensor]:
         return [last_bias(tower) for tower in self.net.towers]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hybridrec.data.frame import frame_dataset
 from hybridrec.data.schema import Feature, Schema
 from hybridrec.embedding import EmbeddingCollection, Table
+from hybridrec.embedding.devices import device_of
 from hybridrec.models.options import encode
 from hybridrec.models.summary import summary
 from hybridrec.models.tables import Options, tables_of
@@ -26,6 +27,7 @@ class Inputs(TypedDict, total=False):
     tables: Options | None  # options of hr.Table by table, {"user": {"capacity": 10**6}}
     share: Mapping[str, str] | None  # features that use the table of another, {"history": "item"}
     seed: int  # of the initial rows
+    device: torch.device | str  # where rows and layers are; not part of config()
 
 
 class Model(nn.Module):
@@ -33,7 +35,8 @@ class Model(nn.Module):
 
     `inputs(batch)` gives tensors, and `net` is an ordinary module over them, with all the parameters: it can be
     compiled (`compile_dense`), exported or replaced alone. A model keeps its arguments under their names, from which
-    `config()` rebuilds it: `hybridrec.models.build(name, schema, **config)`.
+    `config()` rebuilds it: `hybridrec.models.build(name, schema, **config)`. With `device="cuda"` its rows and layers
+    are on the GPU, and so must be the batches; a Trainer brings them there.
     """
 
     net: nn.Module
@@ -47,6 +50,7 @@ class Model(nn.Module):
         self.tables: Options = dict(inputs.pop("tables", None) or {})
         self.share = dict(inputs.pop("share", None) or {})
         self.seed = inputs.pop("seed", 0)
+        self.device = device_of(inputs.pop("device", "cpu"))
         if inputs:
             valid = ", ".join(options_of(type(self)))
             raise TypeError(f"{type(self).__name__} has no option {next(iter(inputs))!r}; it takes {valid}")
@@ -64,8 +68,8 @@ class Model(nn.Module):
         self.declared: list[Table] = made
 
     def collection(self, tables: list[Table]) -> EmbeddingCollection:
-        """A collection of these tables with the model's seed."""
-        return EmbeddingCollection(tables, seed=self.seed)
+        """A collection of these tables with the model's seed, on its device."""
+        return EmbeddingCollection(tables, seed=self.seed, device=self.device)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """What `net` takes: the pooled vectors of all features side by side, and the dense numbers."""
@@ -118,7 +122,7 @@ class Model(nn.Module):
         try:
             with torch.no_grad():
                 for batch in frame_dataset(frame, self.schema):
-                    parts.append(self(batch).sigmoid().numpy())
+                    parts.append(self(batch.to(self.device)).sigmoid().cpu().numpy())
         finally:
             self.train(was_training)
         return np.concatenate(parts) if parts else np.empty((0,) if self.outputs == 1 else (0, self.outputs))
@@ -128,8 +132,8 @@ class Model(nn.Module):
         self.net.compile(**options)
 
     def config(self) -> dict[str, Any]:
-        """The arguments beside the schema, as JSON values."""
-        return {name: encode(getattr(self, name)) for name in options_of(type(self))}
+        """The arguments beside the schema and the device, as JSON values."""
+        return {name: encode(getattr(self, name)) for name in options_of(type(self)) if name != "device"}
 
     def summary(self) -> str:
         """Tables with their rows and bytes, and the parameters of the dense part, for people."""

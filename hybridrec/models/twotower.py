@@ -72,8 +72,8 @@ class TwoTower(Model):
         self.item, self.user = tuple(item), _others(schema, item)
         self.hidden, self.out, self.temperature, self.dropout = hidden, out, temperature, dropout
         self.embeddings = self.collection(self.declared)
-        self.popularity = Popularity()
-        self.net: TwoTowerNet = TwoTowerNet(self._tower(self.user), self._tower(self.item))
+        self.popularity = Popularity().to(self.device)
+        self.net: TwoTowerNet = TwoTowerNet(self._tower(self.user), self._tower(self.item)).to(self.device)
 
     def _tower(self, names: Sequence[str]) -> Tower:
         dims = dict(zip(self.embeddings.features, self.embeddings.dims, strict=True))
@@ -91,7 +91,8 @@ class TwoTower(Model):
         parts: list[Tensor] = []
         for names in (self.user, self.item):
             vectors = [out[name] for name in self.embeddings.features if name in names]
-            parts += [torch.cat(vectors, 1) if vectors else dense[:, :0], dense[:, self._columns(names)]]
+            columns = [dense[:, place : place + 1] for place in self._columns(names)]  # views: no index goes to the GPU
+            parts += [torch.cat(part, 1) if part else dense[:, :0] for part in (vectors, columns)]
         return tuple(parts)
 
     def forward(self, batch: Batch) -> Tensor:

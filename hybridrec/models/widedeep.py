@@ -58,7 +58,8 @@ class WideDeep(Model):
         deep = [table for table in self.declared if not crossed.issuperset(table.features)]
         self.embeddings = self.collection(deep or self.declared)
         self.wide = self.collection(wide_tables(self.declared, self.outputs))
-        self.net = WideDeepNet(sum(self.embeddings.dims), len(self.dense_names), self.outputs, hidden, dropout)
+        width, dense = sum(self.embeddings.dims), len(self.dense_names)
+        self.net = WideDeepNet(width, dense, self.outputs, hidden, dropout).to(self.device)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.wide(batch.ids).flat, self.embeddings(batch.ids).flat, self.dense(batch)

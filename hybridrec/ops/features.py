@@ -26,5 +26,7 @@ LENGTH = tl.constexpr(13)  # numbers in a line
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0}
 
+NO_ID = tl.constexpr(1 - 2**63)  # as hybridrec.types.id_block has it
+
 # In the places of rows, while their occurrences are grouped: there is but one, which needs none; and a mark of many.
 SINGLE, MANY = tl.constexpr(-1), tl.constexpr(1 << 30)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hybridrec.metrics import MetricSet
 from hybridrec.remedy import remedied
-from hybridrec.train.losses import Loss, reduce, weigh
+from hybridrec.train.losses import Divisor, Loss
 from hybridrec.train.step import Learner
 from hybridrec.types import Batch
 
@@ -90,11 +90,9 @@ def evaluate(
     losses, weight, rows = 0.0, 0.0, 0
     with evaluating(learner.model):
         for each in batches:
-            batch = learner.moved(each)
-            learner.loss.check_labels(batch)
+            batch, part, _ = learner.place(each)
             outputs = learner.outputs(batch)
-            weights, part = weigh(learner.loss, batch)
-            value = reduce(learner.loss(outputs, batch), weights, part, part, learner.label_weights)
+            value = learner.reduced(outputs, batch, Divisor.of(part, part))
             losses, weight, rows = losses + float(value) * part, weight + part, rows + len(batch)
             part = measured(metrics, learner.loss, outputs, batch)
             if metrics is not None and part is not None:

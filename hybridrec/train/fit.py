@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from hybridrec.remedy import remedied
 from hybridrec.train.evaluation import no_rows
+from hybridrec.train.feed import Feed
 from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
 from hybridrec.train.locate import located
+from hybridrec.train.placed import Placed
 from hybridrec.train.progress import make_display
 from hybridrec.train.saving import Saver
 from hybridrec.train.schedules import make_scheduler
-from hybridrec.train.seeds import determinism, seed_everything
+from hybridrec.train.seeds import determinism, seed_everything, tf32_matmul
 from hybridrec.train.step import StepResult, grouped, train_step
 from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.validation import Validation
@@ -44,6 +46,7 @@ class Fit:
         self.saver = Saver(self)
         self._figures = TableFigures(trainer.model)
         self.validation = Validation(self, validate)
+        self._feed: Feed | None = None
 
     # -- from beginning to end ------------------------------------------------------------------------------
 
@@ -53,7 +56,8 @@ class Fit:
         keep_freed_memory()
         self._begin(resume)
         self._log_every = self.options.log_every or usual_log_every(self.total())
-        with determinism(self.options.deterministic), self.saver, self.interruption:
+        tf32 = self.options.tf32 and self.learner.device is not None
+        with determinism(self.options.deterministic), tf32_matmul(tf32), self.saver, self.interruption:
             try:
                 self.display.begin(self.state.step, self._last_step())
                 trainer.callbacks.call("on_start", trainer)
@@ -170,13 +174,21 @@ class Fit:
             raise no_rows(f"epoch {state.epoch} has no rows")
         self._end_epoch()
 
-    def _batches(self) -> Iterator[Batch]:
-        """Those of a new epoch, or the rest of one that a checkpoint was saved in."""
+    def _batches(self) -> Iterator[Batch | Placed]:
+        """Those of a new epoch, or the rest of one that a checkpoint was saved in; for a GPU, brought there ahead."""
         if not self.state.epoch_steps and hasattr(self.train, "set_epoch"):
             self.train.set_epoch(self.state.epoch)
-        return iter(self.train)
+        device, position = self.learner.device, getattr(self.train, "state_dict", None)
+        self._feed = None if device is None else Feed(self.train, self.learner.place, device, position)
+        return iter(self.train) if self._feed is None else self._feed
 
-    def _step(self, group: list[Batch]) -> None:
+    def data_state(self) -> Any:
+        """Where the training data stand, None where they cannot say: after the batch of the last step."""
+        if self._feed is not None:
+            return self._feed.state
+        return self.train.state_dict() if hasattr(self.train, "state_dict") else None
+
+    def _step(self, group: list[Batch | Placed]) -> None:
         state = self.state
         result = train_step(self.learner, group)
         for scheduler in self.schedulers.values():
@@ -202,7 +214,7 @@ class Fit:
         state = self.state
         if self.window.steps:
             self.record("train", self.window.take())
-        state.epoch, state.epoch_steps = state.epoch + 1, 0
+        state.epoch, state.epoch_steps, self._feed = state.epoch + 1, 0, None
         self.trainer.callbacks.call("on_epoch", self.trainer)
         self.validation.catch_up()
         if not self._over():

@@ -21,7 +21,7 @@ from hybridrec.train.locate import located
 from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
-from hybridrec.train.step import Learner
+from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 
@@ -79,10 +79,12 @@ def load(
     *,
     model: nn.Module | None = None,
     loss: Loss | LossFunction | None = None,
+    device: str = "cpu",
 ) -> Run:
     """The run in a folder with the weights of its "best" checkpoint, the "latest", or one at a path.
 
     A model that is not of hybridrec is made by you and passed as `model=`; so is a loss of your own, for `evaluate`.
+    The model is put on `device`, wherever it was trained.
 
     >>> import tempfile, hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -97,13 +99,14 @@ def load(
     config = folder.read("config.json")
     schema = folder.schema() if (folder.path / "schema.json").exists() else None
     found = _checkpoint(folder, checkpoint)
-    made = _model(config["model"], schema) if model is None else model
+    made = _model(config["model"], schema, device) if model is None else model
     load_checkpoint(found, Contents(made))
     chosen = _loss(config["loss"]) if loss is None else make_loss(loss)
     options = config["train"]
     weights = label_weights(options["label_weights"], label_names(made, None)) if options["label_weights"] else None
     made.eval()
-    return Run(folder.path, found, Learner(made, chosen, bf16=options["bf16"], label_weights=weights), schema)
+    learner = Learner(made, chosen, bf16=options["bf16"], device=device_of_model(made), label_weights=weights)
+    return Run(folder.path, found, learner, schema)
 
 
 def _checkpoint(folder: RunDirectory, wanted: str | os.PathLike[str]) -> Path:
@@ -125,7 +128,7 @@ def _checkpoint(folder: RunDirectory, wanted: str | os.PathLike[str]) -> Path:
     return found
 
 
-def _model(told: Mapping[str, Any], schema: Schema | None) -> nn.Module:
+def _model(told: Mapping[str, Any], schema: Schema | None, device: str) -> nn.Module:
     from hybridrec.models import NAMES, build
 
     if told["name"] not in NAMES or not told["class"].startswith("hybridrec."):
@@ -133,7 +136,7 @@ def _model(told: Mapping[str, Any], schema: Schema | None) -> nn.Module:
             f"the run's model is {told['class']}, which is not of hybridrec; make one and pass it as model="
         )
     assert schema is not None, "models of hybridrec have a schema"
-    return build(told["name"], schema, **told["config"])
+    return build(told["name"], schema, device=device, **told["config"])
 
 
 def _loss(name: str) -> Loss:

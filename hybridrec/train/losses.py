@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -154,28 +155,42 @@ def make_loss(loss: str | Loss | LossFunction) -> Loss:
     return Loss(getattr(loss, "__name__", type(loss).__name__), loss)
 
 
-def weigh(loss: Loss, batch: Batch) -> tuple[Tensor | None, float]:
-    """The weight of each row of a batch, and their sum."""
+def weight_of(loss: Loss, batch: Batch) -> float:
+    """The sum of the weights of a batch's rows."""
     weights = loss.weights(batch)
-    return weights, float(len(batch)) if weights is None else float(weights.sum())
+    return float(len(batch)) if weights is None else float(weights.sum())
 
 
-def reduce(
-    values: Tensor, weights: Tensor | None, part: float, total: float, label_weights: Tensor | None = None
-) -> Tensor:
-    """sum(w * l) / total over the rows, after the mean over labels; `part` is this batch's own sum of weights.
+class Divisor(NamedTuple):
+    """What the sum of a batch's losses is divided by, and the batch's share of it; numbers, or scalars on a device.
 
-    A scalar is a mean over this batch already, and counts by its part of the total.
+    >>> Divisor.of(2.0, total=8.0), Divisor.of(0.0, total=0.0)
+    (Divisor(total=8.0, share=0.25), Divisor(total=inf, share=0.0))
+    """
 
-    >>> reduce(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 0.0]), part=1.0, total=1.0)
+    total: float | Tensor
+    share: float | Tensor
+
+    @staticmethod
+    def of(part: float, total: float) -> Divisor:
+        """For a batch with this part of the total weight; nothing is left of a loss without any weight."""
+        return Divisor(total, part / total) if total else Divisor(torch.inf, 0.0)
+
+
+def reduce(values: Tensor, weights: Tensor | None, divisor: Divisor, label_weights: Tensor | None = None) -> Tensor:
+    """sum(w * l) / total over the rows, after the mean over labels.
+
+    A scalar is a mean over this batch already, and counts by its share of the total.
+
+    >>> reduce(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 0.0]), Divisor.of(1.0, total=1.0))
     tensor(1.)
-    >>> reduce(torch.tensor(3.0), None, part=2.0, total=6.0)
+    >>> reduce(torch.tensor(3.0), None, Divisor.of(2.0, total=6.0))
     tensor(1.)
     """
     values = values.float()
     if values.dim() == 0:
-        return values * (part / total if total else 0.0)
+        return values * divisor.share
     if values.dim() == 2:  # [B, k]
         values = values.mean(1) if label_weights is None else values @ label_weights.to(values)
     summed = values.sum() if weights is None else (values * weights.to(values)).sum()
-    return summed / total if total else summed * 0.0
+    return summed / divisor.total

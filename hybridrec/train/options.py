@@ -90,6 +90,8 @@ class TrainOptions:
     | `clip_norm` | bound of the gradients' norm, layers and rows together |
     | `accumulate` | batches per step: as one batch of all their rows |
     | `bf16` | layers compute in bfloat16 (autocast); weights stay float32 |
+    | `tf32` | on a GPU, float32 matrices are multiplied in TF32: several times faster, 3 digits |
+    | `graphs` | on a GPU, steps are replayed as CUDA graphs; None: with models and losses of hybridrec |
     | `compile` | torch.compile the model; a string names the backend |
     | `schedule`, `row_schedule` | learning rates of layers and of rows |
     | `label_weights` | weight of each label's loss, by name |
@@ -110,6 +112,8 @@ class TrainOptions:
     clip_norm: float | None = None
     accumulate: int = 1
     bf16: bool = False
+    tf32: bool = False
+    graphs: bool | None = None
     compile: bool | str = False
     schedule: Schedule = Schedule()
     row_schedule: Schedule = Schedule()
@@ -130,8 +134,8 @@ class TrainOptions:
         for name in ("accumulate", "log_every", "keep", "validate_every", "save_every"):
             if getattr(self, name) is not None:
                 _whole(f"TrainOptions.{name}", getattr(self, name), 1)
-        for name in ("bf16", "deterministic", "tensorboard"):
-            if not isinstance(getattr(self, name), bool):
+        for name in ("bf16", "tf32", "graphs", "deterministic", "tensorboard"):
+            if not isinstance(getattr(self, name), bool) and (name, getattr(self, name)) != ("graphs", None):
                 raise ValueError(f"TrainOptions.{name} is {getattr(self, name)!r}; it must be true or false")
         for name in ("clip_norm", "save_minutes"):
             if getattr(self, name) is not None:

@@ -114,11 +114,10 @@ class Saver:
 
     def _state(self) -> dict[str, Any]:
         fit = self._fit
-        data = getattr(fit.train, "state_dict", None)
         return {
             "version": VERSION,
             "run": fit.state.to_json(),
-            "data": None if data is None else data(),
+            "data": fit.data_state(),
             "window": fit.window.state_dict(),
             "schedulers": {name: _plain(each.state_dict()) for name, each in fit.schedulers.items()},
             "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},

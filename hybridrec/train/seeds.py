@@ -62,6 +62,18 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
+def tf32_matmul(wanted: bool) -> Iterator[None]:
+    """Within it, GPUs multiply float32 matrices in TF32 (10 bits of mantissa), if that is wanted."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
 def determinism(wanted: bool) -> Iterator[None]:
     """Within it, torch refuses operations that do not repeat themselves, if that is wanted."""
     before, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

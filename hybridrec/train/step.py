@@ -13,14 +13,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
-from hybridrec.train.losses import Loss, reduce, weigh
+from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
+from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
 from hybridrec.types import Batch
+
+if TYPE_CHECKING:
+    from hybridrec.train.graphs import StepGraphs
+
+Given = TypeVar("Given")
 
 
 @dataclass(eq=False)
@@ -28,7 +35,7 @@ class Learner:
     """What a step needs: the model, the loss, an optimizer for the layers and one for the rows (either may be absent).
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
-    where batches are moved first.
+    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs.
     """
 
     model: nn.Module
@@ -39,6 +46,7 @@ class Learner:
     bf16: bool = False
     device: torch.device | None = None
     label_weights: Tensor | None = None
+    graphs: StepGraphs | None = None
     stages: Stages = field(default_factory=Stages)
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -46,10 +54,21 @@ class Learner:
         with self._autocast():
             return self.model(batch).float()
 
+    def reduced(self, outputs: Tensor, batch: Batch, divisor: Divisor) -> Tensor:
+        """The loss of a batch, one number."""
+        losses = self.loss(outputs, batch)
+        return reduce(losses, self.loss.weights(batch), divisor, self.label_weights)
+
     def _autocast(self) -> AbstractContextManager:
         if not self.bf16:
             return nullcontext()
         return torch.autocast("cpu" if self.device is None else self.device.type, dtype=torch.bfloat16)
+
+    def place(self, batch: Batch) -> Placed:
+        """The batch where the model wants it. Its labels are checked before it moves: nobody waits for a GPU."""
+        self.loss.check_labels(batch)
+        weight = weight_of(self.loss, batch)
+        return Placed(self.moved(batch), weight)
 
     def moved(self, batch: Batch) -> Batch:
         """The batch where the model wants it."""
@@ -73,7 +92,15 @@ class StepResult:
     outputs: Sequence[Tensor]
 
 
-def grouped(batches: Iterable[Batch], size: int, stages: Stages | None = None) -> Iterator[list[Batch]]:
+def device_of_model(model: nn.Module) -> torch.device | None:
+    """The device of a model that is not on the CPU; None for one that is.
+
+    >>> device_of_model(nn.Linear(1, 1))
+    """
+    return next((part.device for part in model.parameters() if part.device.type != "cpu"), None)
+
+
+def grouped(batches: Iterable[Given], size: int, stages: Stages | None = None) -> Iterator[list[Given]]:
     """The batches `size` at a time; the last group may be smaller. Time spent here is time spent waiting for data."""
     each = iter(batches)
     while True:
@@ -87,40 +114,42 @@ def grouped(batches: Iterable[Batch], size: int, stages: Stages | None = None) -
         yield group
 
 
-def train_step(learner: Learner, group: Sequence[Batch]) -> StepResult:
+def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     """One update by the rows of these batches together: the gradients are those of their common (weighted) mean.
 
     A loss that is not finite is a FloatingPointError; after it, and any other error, no weight has changed and no
     gradient is left.
     """
-    group = [learner.moved(batch) for batch in group]
-    weights = [weigh(learner.loss, batch) for batch in group]
-    total = sum(part for _, part in weights)
+    placed = [each if isinstance(each, Placed) else learner.place(each) for each in group]
+    batches, total = [each.batch for each in placed], sum(each.weight for each in placed)
+    graphs = learner.graphs if len(placed) == 1 else None
     try:
-        parts = [_gradients(learner, *each, total) for each in zip(group, weights, strict=True)]
+        done = [_gradients(learner, each.batch, Divisor.of(each.weight, total), graphs) for each in placed]
     except BaseException:
         learner.discard()
         raise
     learner.stages.enter("step")
     update(learner)
     learner.stages.enter("other")
-    loss, outputs = sum(loss for loss, _ in parts), [out for _, out in parts]
-    return StepResult(loss, sum(map(len, group)), total, group, outputs)
+    loss, outputs = sum(loss for loss, _ in done), [out for _, out in done]
+    return StepResult(loss, sum(map(len, batches)), total, batches, outputs)
 
 
-def _gradients(
-    learner: Learner, batch: Batch, weights: tuple[Tensor | None, float], total: float
-) -> tuple[float, Tensor]:
-    """Forward and backward of a batch: its share of the loss, and its outputs."""
+def _gradients(learner: Learner, batch: Batch, divisor: Divisor, graphs: StepGraphs | None) -> tuple[float, Tensor]:
+    """Forward and backward of a batch: its part of the loss, and its outputs."""
     learner.stages.enter("forward")
-    learner.loss.check_labels(batch)
-    outputs = learner.outputs(batch)
-    loss = reduce(learner.loss(outputs, batch), *weights, total, learner.label_weights)
+    graph = None if graphs is None else graphs.find(learner, batch)
+    if graph is None:
+        outputs = learner.outputs(batch)
+        loss = learner.reduced(outputs, batch, divisor)
+    else:
+        loss, outputs = graph.replay(batch, divisor)  # the backward is part of it
     value = float(loss.detach())
     if not math.isfinite(value):
         raise FloatingPointError(_not_finite(value, outputs, batch))
-    learner.stages.enter("backward")
-    loss.backward()
+    if graph is None:
+        learner.stages.enter("backward")
+        loss.backward()
     return value, outputs.detach()
 
 

@@ -27,7 +27,7 @@ from hybridrec.train.options import TrainOptions
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.run_state import RunState
-from hybridrec.train.step import Learner
+from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.table_figures import plan
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
@@ -81,8 +81,15 @@ class Trainer:
             raise ValueError(f"{type(model).__name__} has neither parameters nor tables to train")
         if options.compile:
             compile_model(model, options.compile)
-        device = next((part.device for part in model.parameters() if part.device.type != "cpu"), None)
-        return Learner(model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device)
+        device = device_of_model(model)
+        if options.bf16 and device is not None:
+            check_bf16(device)
+        learner = Learner(model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device)
+        if device is not None and device.type == "cuda" and options.graphs is not False:
+            from hybridrec.train.graphs import graphs_for
+
+            learner.graphs = graphs_for(learner, wanted=options.graphs)
+        return learner
 
     def _own_callbacks(self) -> list[Callback]:
         if not self.options.tensorboard:
@@ -111,7 +118,8 @@ class Trainer:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
         weights = self.options.label_weights
-        self.learner.label_weights = label_weights(weights, self.labels_of(train)) if weights else None
+        made = label_weights(weights, self.labels_of(train)) if weights else None
+        self.learner.label_weights = made if made is None else made.to(self.learner.device or "cpu")
         Fit(self, train, validate, epochs, steps).run(None if resume is None else os.fspath(resume))
         return self.history
 
@@ -233,6 +241,16 @@ class Trainer:
         except Exception:
             log.exception("no report was written to %s", self.run.path)
             return None
+
+
+def check_bf16(device: torch.device) -> None:
+    """Refuse a card that does not compute in bfloat16."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        name, (major, minor) = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        raise ValueError(
+            f"TrainOptions.bf16 is true, but {name} (compute capability {major}.{minor}) does not compute in bfloat16, "
+            "cards from 8.0 on do; leave it out"
+        )
 
 
 def compile_model(model: nn.Module, how: bool | str) -> None:

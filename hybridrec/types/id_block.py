@@ -13,6 +13,8 @@ from torch import Tensor
 from hybridrec.types.lists import numbers
 from hybridrec.types.ragged import Ragged, readable, same_bits
 
+NO_ID = 1 - 2**63  # holds a place in `values` that no list reaches to: it stands for no row, and is no error
+
 
 class KeyedJagged(NamedTuple):
     """The parts of TorchRec's KeyedJaggedTensor: `KeyedJaggedTensor(**parts._asdict())` makes one."""

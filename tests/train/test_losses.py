@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hybridrec.train.losses import LOSSES, Loss, make_loss, reduce, weigh
+from hybridrec.train.losses import LOSSES, Divisor, Loss, make_loss, reduce, weight_of
 from hybridrec.types import Batch, IdBlock
 
 
@@ -41,23 +41,24 @@ def test_in_batch_softmax_finds_the_own_item_of_clicks_and_nothing_for_the_other
     logits = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     values = loss(logits, batch)
     assert values[2] == pytest.approx(float(-logits[2].log_softmax(0)[2]))
-    weights, total = weigh(loss, batch)
+    weights, total = loss.weights(batch), weight_of(loss, batch)
     assert weights is not None
     assert (weights.tolist(), total) == ([1, 0, 1], 2)
-    assert reduce(values, weights, total, total) == pytest.approx(float(values[[0, 2]].mean()))
+    assert reduce(values, weights, Divisor.of(total, total)) == pytest.approx(float(values[[0, 2]].mean()))
     assert torch.equal(loss(logits[:, 0], batch), LOSSES["bce"](logits[:, 0], batch))  # as evaluation calls it
 
 
 def test_weights_make_the_weighted_mean_and_a_weight_of_zero_leaves_a_row_out():
     values = torch.tensor([1.0, 2.0, 100.0])
-    weights, total = weigh(LOSSES["bce"], batch_of([0, 0, 0], weight=[3, 1, 0]))
-    assert reduce(values, weights, total, total) == pytest.approx(5 / 4)
-    assert reduce(values, None, 3.0, 3.0) == pytest.approx(103 / 3)
+    batch = batch_of([0, 0, 0], weight=[3, 1, 0])
+    weights, total = LOSSES["bce"].weights(batch), weight_of(LOSSES["bce"], batch)
+    assert reduce(values, weights, Divisor.of(total, total)) == pytest.approx(5 / 4)
+    assert reduce(values, None, Divisor.of(3.0, 3.0)) == pytest.approx(103 / 3)
 
 
 def test_nothing_to_weigh_is_a_loss_of_zero_with_a_gradient():
     values = torch.tensor([1.0, 2.0], requires_grad=True)
-    nothing = reduce(values, torch.zeros(2), 0.0, 0.0)
+    nothing = reduce(values, torch.zeros(2), Divisor.of(0.0, 0.0))
     nothing.backward()
     assert nothing == 0
     assert values.grad is not None
@@ -66,8 +67,8 @@ def test_nothing_to_weigh_is_a_loss_of_zero_with_a_gradient():
 
 def test_labels_are_averaged_or_weighted():
     values = torch.tensor([[1.0, 3.0], [3.0, 5.0]])
-    assert reduce(values, None, 2.0, 2.0) == 3.0
-    assert reduce(values, None, 2.0, 2.0, torch.tensor([1.0, 0.0])) == 2.0
+    assert reduce(values, None, Divisor.of(2.0, 2.0)) == 3.0
+    assert reduce(values, None, Divisor.of(2.0, 2.0), torch.tensor([1.0, 0.0])) == 2.0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
+from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
@@ -34,6 +37,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._places = torch.zeros(ends[-1], dtype=torch.int32, device=self.device)
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
+        self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
         self._lines: list[Any] = []
         self._numbers_there = torch.empty(0)
         self._addresses_there = torch.empty(0)
@@ -44,7 +48,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> DeviceLookup:
         """What looks up these features, and queues their gradients here."""
-        return DeviceLookup(self, features)
+        made = DeviceLookup(self, features)
+        self._lookups.add(made)
+        return made
 
     def __reduce__(self) -> tuple:
         return DeviceGroup, (self.stores, set(self.handles), self.sizes)
@@ -82,6 +88,23 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
         lent = [part for part in (looked.flat, *looked.sequences, looked.block.values) if part is not None]
         self.queue(looked, (), {*pooled, *fed}, lent)
+
+    # -- as part of a CUDA graph --------------------------------------------------------------------------
+
+    def withdraw(self) -> list[Looked]:
+        """At the end of a capture: the lookups whose gradients it computes; `take` each after every replay."""
+        if self._side is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._side)
+        with self._lock:
+            found, self._queue = [call.work for call in self._queue], []
+        for looked in found:
+            looked.ready, looked.update = None, Replay()
+        return found
+
+    def watch(self) -> None:
+        """Raise if an earlier lookup had ids outside a table: for replays, which pass by the lookups."""
+        for lookup in self._lookups:
+            lookup.watch()
 
     # -- the step -----------------------------------------------------------------------------------------
 
@@ -141,11 +164,19 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         looked: Looked = calls[0].work
         if looked.ready is not None:
             torch.cuda.current_stream(self.device).wait_event(looked.ready)
+        sums = [self._sums(looked.layout, number) for number in range(len(kinds))]
+        launches = partial(self._launch, looked, kinds, sums, addresses, numbers, outcome, norm)
+        if looked.update is None or norm:
+            launches()
+        else:
+            looked.update.run(tuple(kinds), launches)
+
+    def _launch(self, looked: Looked, kinds: list[str], sums: list[Tensor], *to: Any) -> None:
+        """The update of each class of a lookup's rows."""
         assert looked.groups is not None, "a queued lookup was prepared"
         grad = looked.gradient()
         for number, kind in enumerate(kinds):
-            sums = self._sums(looked.layout, number)
-            update_groups(looked.groups, grad, sums, number, kind, addresses, numbers, outcome, norm)
+            update_groups(looked.groups, grad, sums[number], number, kind, *to)
 
     def _sums(self, layout: Layout, number: int) -> Tensor:
         """Zeros for the sums of rows with many occurrences, [chunks, dim]; kept, since kernels leave zeros behind."""

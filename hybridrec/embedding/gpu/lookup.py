@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
+from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.row_groups.triton import RowGroups
@@ -41,6 +42,7 @@ class Looked:
     ready: Any = None  # an event on the stream that grouped
     flat: Tensor | None = None
     sequences: tuple[Tensor | None, ...] = ()
+    update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def gradient(self) -> Tensor:
         """All gradients as the layout numbers them: the pooled ones, then the sequences."""
@@ -96,7 +98,7 @@ class DeviceLookup:
         train = train and torch.is_grad_enabled() and self.anchor.requires_grad
         if train and block.weights is not None and block.weights.requires_grad:
             raise ValueError("weights of ids take no gradient on a GPU yet; detach() them, or use device='cpu'")
-        self._watch()
+        self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train)
         return out[0], out[1:]
@@ -124,7 +126,7 @@ class DeviceLookup:
             *(block.batch_size, self.group.device, self.group.sizes),
         )
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)

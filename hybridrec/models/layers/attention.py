@@ -31,12 +31,25 @@ class AttentionPooling(nn.Module):
         self.softmax = softmax
 
     def forward(self, query: Tensor, keys: Tensor, offsets: Tensor) -> Tensor:
-        row = torch.repeat_interleave(offsets.diff(), output_size=keys.shape[0])  # [N]: the row of each item
-        asked = query.index_select(0, row)  # [N, D]
+        rows, row = query.shape[0], row_of_items(offsets, keys.shape[0])
+        asked = query.index_select(0, row.clamp(max=rows - 1))  # [N, D]
         weight = self.score(torch.cat([asked, keys, asked - keys, asked * keys], 1))  # [N, 1]
         if self.softmax:
-            weight = row_softmax(weight, row, query.shape[0])
-        return torch.zeros_like(query).index_add(0, row, (weight * keys).to(query.dtype))
+            weight = row_softmax(weight, row, rows + 1)
+        return query.new_zeros(rows + 1, query.shape[1]).index_add(0, row, (weight * keys).to(query.dtype))[:rows]
+
+
+def row_of_items(offsets: Tensor, items: int) -> Tensor:
+    """The row of each item, int64 [items]; one past the last row for items that no row reaches to.
+
+    Only a GPU's batches have such items: their lists may have room that is not used.
+
+    >>> row_of_items(torch.tensor([0, 2, 2, 3]), 3)
+    tensor([0, 0, 2])
+    """
+    if offsets.device.type == "cpu":
+        return torch.repeat_interleave(offsets.diff(), output_size=items)
+    return torch.searchsorted(offsets[1:], torch.arange(items, device=offsets.device), right=True)
 
 
 def row_softmax(scores: Tensor, row: Tensor, rows: int) -> Tensor:

@@ -23,7 +23,7 @@ def _rows(values, weights, rows, fault, at, there, combiner, size, columns, D: t
     """The rows of ids at places [n] times their weights, [n, WIDTH], and what they add to the divisor of their bag."""
     id = tl.load(values + at, mask=there, other=0)
     known = there & (id >= 0) & (id < size)
-    tl.store(fault + at * 0, id, mask=there & ((id < 0) | (id >= size)))  # of several such ids, any one
+    tl.store(fault + at * 0, id, mask=there & (id != of.NO_ID) & ((id < 0) | (id >= size)))  # of several, any one
     x = tl.load(rows + id[:, None] * D + columns[None, :], mask=known[:, None] & (columns[None, :] < D), other=0.0)
     x = x.to(tl.float32)
     weight = tl.full(known.shape, 1.0, tl.float32)

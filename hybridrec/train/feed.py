@@ -1,0 +1,93 @@
+"""Feed: batches on their way to the GPU while it computes the steps before."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from hybridrec.train.placed import Placed
+from hybridrec.types import Batch
+
+AHEAD = 2  # batches that wait on the GPU for their step
+
+
+class Feed(Iterator[Placed]):
+    """The batches of an iterable, placed one after the other by a thread: read, checked, pinned, copied in one piece.
+
+    `place` makes a `Placed` of a batch. `position()`, if given, says where the source stands; `state` is what it said
+    after the batch that was last taken from here, however far the thread has read ahead. An error of the source comes
+    where its batch would have come.
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Batch],
+        place: Callable[[Batch], Placed],
+        device: torch.device,
+        position: Callable[[], Any] | None = None,
+    ) -> None:
+        self._source = iter(batches)
+        self._place, self._position = place, position
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.state = None if position is None else position()
+        self._ready: queue.Queue[tuple[Placed | BaseException | None, Any]] = queue.Queue(AHEAD)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hybridrec-feed", daemon=True)
+        self._thread.start()
+
+    def __next__(self) -> Placed:
+        if self._closed.is_set():
+            raise StopIteration
+        found, state = self._ready.get()
+        if not isinstance(found, Placed):
+            self.close()
+            if found is None:
+                raise StopIteration
+            raise found
+        self.state = state
+        if found.ready is not None:
+            here = torch.cuda.current_stream(found.batch.device)
+            here.wait_event(found.ready)
+            found.batch.record_stream(here)
+        return found
+
+    def close(self) -> None:
+        """Read no further; waits for the thread."""
+        self._closed.set()
+        while self._thread.is_alive():
+            try:
+                self._ready.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            for batch in self._source:
+                self._put(self._placed(batch), None if self._position is None else self._position())
+                if self._closed.is_set():
+                    return
+            self._put(None, None)
+        except BaseException as error:
+            self._put(error, None)
+        finally:
+            getattr(self._source, "close", lambda: None)()
+
+    def _put(self, found: Placed | BaseException | None, state: Any) -> None:
+        while not self._closed.is_set():
+            try:
+                return self._ready.put((found, state), timeout=0.1)
+            except queue.Full:
+                continue
+        return None
+
+    def _placed(self, batch: Batch) -> Placed:
+        if self._stream is None:
+            return self._place(batch)
+        with torch.cuda.stream(self._stream):
+            placed = self._place(batch.pin_memory() if batch.device.type == "cpu" else batch)
+            return placed._replace(ready=self._stream.record_event())

@@ -1,0 +1,119 @@
+"""StepGraphs: forward, loss and backward of a step as one CUDA graph, replayed for all batches of one shape.
+
+A replay is one launch, however many kernels the model has, so Python is not what the GPU waits for. The row update is
+replayed too (see `hybridrec.embedding.gpu.replay`); the optimizer of the layers runs as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.owner import groups_of
+from hybridrec.models.model import Model
+from hybridrec.train.fixed_batch import FixedBatch, shape_of
+from hybridrec.train.losses import LOSSES, Divisor
+from hybridrec.types import Batch
+
+if TYPE_CHECKING:
+    from hybridrec.train.step import Learner
+
+log = logging.getLogger("hybridrec.train")
+
+SEEN = 3  # batches of a shape that run without a graph first: they compile and warm up what a capture needs
+MOST = 4  # shapes that get a graph
+
+
+def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
+    """Graphs for a learner; where it is left to us, only with a model and a loss that are known to do no more.
+
+    A replay repeats kernels: what Python code of a model does beside them, it does once.
+    """
+    groups = [group for _, group in groups_of(learner.model)]
+    if not all(hasattr(group, "withdraw") for group in groups):
+        if wanted:
+            raise ValueError(
+                "TrainOptions.graphs is true, but rows of the model are on the CPU; make it with device='cuda', or "
+                "leave graphs out"
+            )
+        return None
+    known = isinstance(learner.model, Model) and learner.loss in LOSSES.values()
+    return StepGraphs() if wanted or known else None
+
+
+class StepGraphs:
+    """The graphs of a learner, by the shape of batches. `refused` says why there are none, where that is so."""
+
+    def __init__(self) -> None:
+        self.refused: str | None = None
+        self._seen: Counter[Hashable] = Counter()
+        self._graphs: dict[Hashable, StepGraph] = {}
+        self.replays = 0
+
+    def find(self, learner: Learner, batch: Batch) -> StepGraph | None:
+        """The graph for batches like this one; None where it runs without."""
+        if self.refused is not None or not learner.model.training or not len(batch):
+            return None
+        if torch.are_deterministic_algorithms_enabled():
+            return None
+        trained = tuple(part.requires_grad for part in learner.model.parameters())
+        key = shape_of(batch), trained
+        found = self._graphs.get(key)
+        if found is None or not found.batch.fits(batch):
+            self._seen[key] += 1
+            if self._seen[key] <= SEEN or (found is None and len(self._graphs) >= MOST):
+                return None
+            found = self._capture(learner, batch, key)
+        self.replays += found is not None
+        return found
+
+    def _capture(self, learner: Learner, batch: Batch, key: Hashable) -> StepGraph | None:
+        before = self._graphs.pop(key, None)
+        try:
+            made = StepGraph(learner, batch, None if before is None else before.batch)
+        except (RuntimeError, ValueError, TypeError) as error:
+            learner.discard()
+            self.refused = f"the step cannot be captured as a CUDA graph: {error}"
+            log.warning("steps run without CUDA graphs: %s", self.refused)
+            return None
+        self._graphs[key] = made
+        return made
+
+
+class StepGraph:
+    """One captured step: the batch that it reads, the loss, outputs and gradients that it writes."""
+
+    def __init__(self, learner: Learner, like: Batch, before: FixedBatch | None) -> None:
+        assert learner.device is not None, "graphs are for models on a GPU"
+        self.batch = FixedBatch(like, before)
+        self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
+        self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
+        learner.discard()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self.outputs = learner.outputs(self.batch.batch)
+            self.loss = learner.reduced(self.outputs, self.batch.batch, self.divisor)
+            self.loss.backward()
+            self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
+        self.outputs, self.loss = self.outputs.detach(), self.loss.detach()
+        parameters = [part for part in learner.model.parameters() if part.grad is not None]
+        self._grads = [(part, part.grad) for part in parameters]
+
+    def replay(self, batch: Batch, divisor: Divisor) -> tuple[Tensor, Tensor]:
+        """The loss and the outputs of a batch; its gradients are where a backward leaves them."""
+        self.batch.fill(batch)
+        for there, number in zip(self.divisor, divisor, strict=True):
+            there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
+        self._graph.replay()
+        for part, grad in self._grads:
+            part.grad = grad
+        for group, looked in self._looked:
+            group.take(looked)
+        for group in self._groups:
+            group.watch()
+        return self.loss, self.outputs.clone()
