@@ -34,7 +34,6 @@ def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
             "capacity=": table.dynamic,
             "hashes=": table.hashes is not None,
             "out_of_range='hash'": table.out_of_range == "hash",
-            f"dtype={table.dtype}": table.dtype != torch.float32,
             "combiner 'max'": "max" in table.combiners.values(),
         }
         if asked := [what for what, there in absent.items() if there]:

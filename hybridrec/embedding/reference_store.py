@@ -17,6 +17,7 @@ from hybridrec.embedding.policies import LFU, TTL, MinCount, Probability
 from hybridrec.embedding.store import MISSING, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox import reference as philox
+from hybridrec.ops.philox.reference_torch import round_stochastic
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep
 
@@ -91,16 +92,10 @@ class ReferenceStore(Store):
         data = self.read(ids)
         states = [data.state[name] for name in step.rule.names]
         values, states = update_rows(step, data.rows.float(), states, grads)
-        for place, (id, value) in enumerate(zip(ids.tolist(), self._rounded(ids, values, step.step), strict=True)):
+        rounded = round_stochastic(self._key, ids, values, step.step, self.dtype)
+        for place, (id, value) in enumerate(zip(ids.tolist(), rounded, strict=True)):
             self._rows[id].values = value
             self._rows[id].state = {name: new[place] for name, new in zip(step.rule.names, states, strict=True)}
-
-    def _rounded(self, ids: Tensor, rows: Tensor, step: int) -> Tensor:
-        if self.dtype == torch.float32:
-            return rows
-        kind = "float16" if self.dtype == torch.float16 else "bfloat16"
-        bits = philox.round_stochastic(self._key, ids.numpy(), rows.numpy(), step, kind)
-        return torch.from_numpy(bits).view(self.dtype)
 
     # -- which ids have rows ------------------------------------------------------------------------------
 

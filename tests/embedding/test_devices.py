@@ -25,7 +25,6 @@ def test_the_current_gpu_gets_its_number(monkeypatch):
     [
         ({"capacity": 10}, "capacity="),
         ({"rows": 10, "out_of_range": "hash"}, "out_of_range='hash'"),
-        ({"rows": 10, "dtype": torch.float16}, "dtype=torch.float16"),
         ({"rows": 10, "combiner": "max"}, "combiner 'max'"),
     ],
 )

@@ -18,7 +18,8 @@ from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
-from hybridrec.ops.row_update.triton import step_numbers, update_groups, update_listed
+from hybridrec.ops.row_update import numbers as of
+from hybridrec.ops.row_update.triton import step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -38,9 +39,12 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
-        self._lines: list[Any] = []
-        self._numbers_there = torch.empty(0)
-        self._addresses_there = torch.empty(0)
+        self._lines: tuple[Any, ...] = ()
+        count = len(self.names)
+        self._numbers_there = torch.zeros(count, of.NUMBERS.value, device=self.device)
+        self._keys_there = torch.zeros(count, of.KEYS.value, dtype=torch.int64, device=self.device)
+        self._keys = [None if s.dtype == torch.float32 else s.key for s in self.stores.values()]
+        self._addresses_there = torch.zeros(count, of.ADDRESSES.value, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
         for number, store in enumerate(self.stores.values()):
@@ -154,18 +158,19 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         if not calls:
             return
         numbers, addresses = self._numbers(steps), self._addresses()
+        to = addresses, *numbers, outcome, norm
         kinds = self._fused_kinds(calls, steps)
         if kinds is None:
             for name, step in steps.items():
                 rows, grads = self._summed([call.work for call in calls if name in call.left], name)
                 facts = self.facts(name)
-                update_listed(rows, grads, facts.number, facts.dtype, step.rule.kind, addresses, numbers, outcome, norm)
+                update_listed(rows, grads, facts.number, facts.dtype, step.rule.kind, *to)
             return
         looked: Looked = calls[0].work
         if looked.ready is not None:
             torch.cuda.current_stream(self.device).wait_event(looked.ready)
         sums = [self._sums(looked.layout, number) for number in range(len(kinds))]
-        launches = partial(self._launch, looked, kinds, sums, addresses, numbers, outcome, norm)
+        launches = partial(self._launch, looked, kinds, sums, *to)
         if looked.update is None or norm:
             launches()
         else:
@@ -186,12 +191,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             kept = self._partial[dim] = torch.zeros(layout.chunks, dim, device=self.device)
         return kept
 
-    def _numbers(self, steps: Mapping[str, RowStep]) -> Tensor:
-        """The numbers of these steps on the device; nothing is sent where they are as they were."""
-        lines = step_numbers(self.names, steps)
+    def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:
+        """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""
+        lines = step_numbers(self.names, steps), step_keys(self._keys, self.names, steps)
+        there = self._numbers_there, self._keys_there
         if lines != self._lines:
-            self._lines, self._numbers_there = lines, torch.tensor(lines, dtype=torch.float32).to(self.device)
-        return self._numbers_there
+            self._lines = lines
+            for values, to in zip(lines, there, strict=True):
+                sent = torch.tensor(values, dtype=to.dtype, pin_memory=to.is_cuda)
+                to.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
+        return there
 
     def _fused_kinds(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> list[str] | None:
         """The rule of each class of the only call, if all of it takes part and no class has two; else None."""
@@ -224,7 +233,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             for store in self.stores.values():
                 state = [values.data_ptr() for values in store.states.values()]
                 lines.append((store.weight.data_ptr(), *state, *[0] * (2 - len(state))))
-            self._moves, self._addresses_there = moves, torch.tensor(lines, device=self.device)
+            self._moves = moves
+            self._addresses_there.copy_(torch.tensor(lines))  # in place: replays read it
         return self._addresses_there
 
     def _calls(self, tables: set[str]) -> list[QueuedCall]:

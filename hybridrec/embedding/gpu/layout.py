@@ -28,7 +28,7 @@ class Class:
     pooled: int  # lines of pooled features, which come next
     begin: int  # of its lists of rows
     chunks: int  # of its chunks
-    align: int  # 4 where numbers can be read by four, else 1
+    align: int  # 4 where numbers of the output can be read by four, else 1
 
     @property
     def width(self) -> int:
@@ -155,7 +155,7 @@ def _classes(
         ones = int((matrix[mine][:pooled, line.HOTNESS.value] == 1).sum())
         places = np.concatenate([matrix[mine][:, line.COLUMN.value], matrix[mine][:, line.STRIDE.value], [dim]])
         dtype = tables[order[first]].dtype
-        align = 1 if (places % 4).any() or dim * dtype.itemsize % 16 else 4
+        align = 1 if (places % 4).any() else 4
         made.append(Class(dim, dtype, first, last, ones, pooled, begin, chunks, align))
         lists.append((begin, chunks))
         ids = int(matrix[mine][:, line.COUNT.value].sum())

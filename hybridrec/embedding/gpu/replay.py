@@ -14,7 +14,7 @@ class Replay:
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Callable[[], None]]] = {}
 
     def run(self, key: Hashable, launches: Callable[[], None]) -> None:
         """Do what the launches do."""
@@ -24,5 +24,5 @@ class Replay:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 launches()
-            self._graphs[key] = graph
-        return self._graphs[key].replay()
+            self._graphs[key] = graph, launches  # which hold the memory
+        return self._graphs[key][0].replay()

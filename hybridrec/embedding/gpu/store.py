@@ -58,6 +58,7 @@ class DeviceStore(Store):
         data = self.read(slots.ids[live])
         states = [data.state[name] for name in step.rule.names]
         rows, states = update_rows(step, data.rows.float(), states, grads[live].float().cpu())
+        rows = philox.round_stochastic(self.key, data.ids, rows, step.step, self.dtype)
         self.load(data.ids, rows, dict(zip(step.rule.names, states, strict=True)))
         self.release(slots)
 

@@ -1,6 +1,6 @@
-"""The initial values of reference.py in PyTorch operations, equal to them bit for bit, on any device.
+"""What reference.py draws, for tensors, equal to it bit for bit. Initial values are made on any device.
 
-Everything is int64 arithmetic that never leaves 63 bits, so that no device has to wrap around alike.
+Everything of theirs is int64 arithmetic that never leaves 63 bits, so that no device has to wrap around alike.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hybridrec.ops.philox import reference
 from hybridrec.ops.philox.reference import (
     MASK,
     MULTIPLIERS,
@@ -46,6 +47,18 @@ def normal(key: int, ids: Tensor, dim: int, std: float) -> Tensor:
     words = philox4x32(_counters(ids, dim, NORMAL), key)  # [n, dim, 4]
     sums = ((words & 0xFFFF) + (words >> 16)).sum(-1) - NORMAL_MEAN
     return sums.float() * _float32(std / NORMAL_DEVIATION, ids.device)
+
+
+def round_stochastic(key: int, ids: Tensor, rows: Tensor, step: int, dtype: torch.dtype) -> Tensor:
+    """Rows float32 [n, dim] on the CPU in the type of their table, half types up or down by chance at this step.
+
+    >>> round_stochastic(7, torch.tensor([5]), torch.tensor([[1.0, -2.5]]), 1, torch.float16)
+    tensor([[ 1.0000, -2.5000]], dtype=torch.float16)
+    """
+    if dtype == torch.float32:
+        return rows
+    kind = "float16" if dtype == torch.float16 else "bfloat16"
+    return torch.from_numpy(reference.round_stochastic(key, ids.numpy(), rows.numpy(), step, kind)).view(dtype)
 
 
 def _multiply(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:

@@ -16,3 +16,7 @@ NUMBERS = tl.constexpr(12)
 # The addresses of a table, int64, in a line per table.
 ROWS, FIRST, SECOND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 ADDRESSES = tl.constexpr(3)
+
+# What the rounding of half rows is drawn by, int64, in a line per table: its key, and the last word of the counter.
+KEY, PURPOSE = tl.constexpr(0), tl.constexpr(1)
+KEYS = tl.constexpr(2)

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hybridrec.ops.philox import triton as philox
+from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.ops.row_update import numbers as of
 from hybridrec.optim.rule import RowStep
@@ -34,7 +36,7 @@ def _at(addresses, table, which, mask, TYPE: tl.constexpr, ALIGN: tl.constexpr):
 
 @triton.jit
 def _step(
-    g, row, table, mask, columns, addresses, numbers, outcome,
+    g, row, table, mask, columns, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """One step of rows [n] of tables [n] with their summed gradients [n, WIDTH]; see README.md for the order."""
@@ -49,12 +51,12 @@ def _step(
     if NORM:
         tl.atomic_add(outcome + table * 2 + 1, squares, mask=mask, sem="relaxed")
     else:
-        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, RULE, ROW, D, ALIGN)
+        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, keys, RULE, ROW, D, ALIGN)
 
 
 @triton.jit
 def _apply(
-    g, squares, row, table, mask, inside, columns, addresses, numbers,
+    g, squares, row, table, mask, inside, columns, addresses, numbers, keys,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """The formula, on gradients that are scaled and finite."""
@@ -100,7 +102,12 @@ def _apply(
         tl.store(first_at, first, mask=inside)
     bound = _number(numbers, table, of.BOUND, mask)
     w = tl.where(w > bound, bound, tl.where(w < -bound, -bound, w))  # NaN stays NaN
-    tl.store(w_at, w.to(ROW), mask=inside)
+    if ROW == tl.float32:
+        tl.store(w_at, w, mask=inside)
+    else:
+        line = keys + table * of.KEYS
+        key, purpose = tl.load(line + of.KEY, mask=mask, other=0), tl.load(line + of.PURPOSE, mask=mask, other=0)
+        tl.store(w_at, philox.round_stochastic(w, key, row, purpose, ROW), mask=inside)
 
 
 @triton.jit
@@ -113,7 +120,7 @@ def _gradients(grad, at, share, mask, columns, D: tl.constexpr, ALIGN: tl.conste
 
 @triton.jit
 def update_single(
-    grad, single, single_share, counter, begin, n, addresses, numbers, outcome,
+    grad, single, single_share, counter, begin, n, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
     SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
@@ -128,12 +135,12 @@ def update_single(
         at = tl.load(single + 2 * n + begin + i, mask=mask, other=0)
         share = tl.load(single_share + begin + i, mask=mask, other=0.0) if SHARES else tl.zeros([N], tl.float32)
         g = _gradients(grad, at, share, mask, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
 @triton.jit
 def update_few(
-    grad, few, grouped, grouped_share, counter, begin, n, addresses, numbers, outcome,
+    grad, few, grouped, grouped_share, counter, begin, n, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
     SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
@@ -153,7 +160,7 @@ def update_few(
             at = tl.load(grouped + place + j, mask=there, other=0)
             share = tl.load(grouped_share + place + j, mask=there, other=0.0) if SHARES else tl.zeros([N], tl.float32)
             g += _gradients(grad, at, share, there, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
 @triton.jit
@@ -179,7 +186,7 @@ def sum_chunks(
 
 @triton.jit
 def update_many(
-    many, partial, counter, begin, chunks, addresses, numbers, outcome,
+    many, partial, counter, begin, chunks, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
     NORM: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
@@ -197,7 +204,7 @@ def update_many(
         g = tl.load(sums, mask=inside, other=0.0)
         tl.debug_barrier()  # no thread may load again what another has cleared
         tl.store(sums, tl.zeros([N, WIDTH], tl.float32), mask=inside)
-        _step(g, row, table, mask, columns, addresses, numbers, outcome, RULE, ROW, D, ALIGN, NORM)
+        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
 def update_groups(
@@ -208,6 +215,7 @@ def update_groups(
     rule: str,
     addresses: Tensor,
     numbers: Tensor,
+    keys: Tensor,
     outcome: Tensor,
     norm: bool,
 ) -> None:
@@ -221,7 +229,7 @@ def update_groups(
     common = {"D": each.dim, "WIDTH": each.width, "ALIGN": each.align}
     stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm}
     shares = {"SHARES": groups.single_share is not None}
-    to = addresses, numbers, outcome
+    to = addresses, numbers, keys, outcome
     rows = lambda elements: max(1, elements // each.width)  # noqa: E731
     update_single[(programs * 8,)](
         *(grad, groups.single, groups.single_share, counter, each.begin, n, *to),
@@ -229,7 +237,7 @@ def update_groups(
     )  # fmt: skip
     update_few[(programs * 4,)](
         *(grad, groups.few, groups.grouped, groups.grouped_share, counter[1:], each.begin, n, *to),
-        **stepping, **shares, N=rows(256), num_warps=2,
+        **stepping, **shares, N=rows(1024 // each.dtype.itemsize), num_warps=2,
     )  # fmt: skip
     sum_chunks[(programs * 4,)](
         *(grad, groups.many, groups.crowd, groups.crowd_share, partial, counter[2:], each.chunks, m),
@@ -248,6 +256,7 @@ def update_listed(
     rule: str,
     addresses: Tensor,
     numbers: Tensor,
+    keys: Tensor,
     outcome: Tensor,
     norm: bool,
 ) -> None:
@@ -257,11 +266,11 @@ def update_listed(
         return
     begins = torch.arange(count, device=grads.device) * dim
     listed = torch.stack([rows, torch.full_like(rows, table), begins]).to(torch.int32)
-    width, align = 1 << (dim - 1).bit_length(), 4 if dim * dtype.itemsize % 16 == 0 else 1
+    width, align = 1 << (dim - 1).bit_length(), 4 if dim % 4 == 0 else 1
     counter = torch.full((1,), count, dtype=torch.int32, device=grads.device)
     each = max(1, 1024 // width)
     update_single[(triton.cdiv(count, each),)](
-        *(grads, listed, None, counter, 0, count, addresses, numbers, outcome),
+        *(grads, listed, None, counter, 0, count, addresses, numbers, keys, outcome),
         RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, N=each,
     )  # fmt: skip
 
@@ -271,6 +280,18 @@ def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tup
     none = (0.0,) * of.NUMBERS.value
     made = {id(step): _numbers(step) for step in {id(step): step for step in steps.values()}.values()}
     return [made[id(steps[name])] if name in steps else none for name in names]
+
+
+def step_keys(keys: Sequence[int | None], names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tuple[int, int]]:
+    """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key."""
+    return [
+        (0, 0) if key is None or name not in steps else (_signed(key), ROUNDING + steps[name].step % (2**32 - 2))
+        for key, name in zip(keys, names, strict=True)
+    ]
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >> 63 else bits
 
 
 def _numbers(s: RowStep) -> tuple[float, ...]:

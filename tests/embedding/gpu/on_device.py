@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import hybridrec as hr
+from hybridrec.embedding import multi_hash
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.owner import RowOwner
@@ -29,10 +31,48 @@ class OnDevice(RowOwner, nn.Module):
         trainable = {name for name, table in like.tables.items() if table.trainable}
         self.group = DeviceGroup(self.stores, trainable, sizes)  # pyright: ignore
         self._look_up = self.group.lookup_fn(like._features)
+        self._names, self._hashes = like._names, like._hashes
 
     def forward(self, block: IdBlock) -> tuple[Tensor, Sequence[Tensor]]:
         """The pooled features, and the sequences."""
-        return self._look_up(block.to(DEVICE), self.training)
+        inner = multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
+        return self._look_up(inner.to(DEVICE), self.training)
+
+
+class Pair:
+    """The same tables on the CPU and on the device, each with its row optimizer."""
+
+    def __init__(self, tables: Sequence[hr.Table], make: Callable[[Any], hr.optim.RowOptimizer], sizes: Sizes) -> None:
+        self.cpu = hr.EmbeddingCollection(tables, seed=3)
+        self.gpu = OnDevice(self.cpu, sizes)
+        self.optimizers = make(self.cpu), make(self.gpu)
+
+    def outputs(self, block: IdBlock) -> tuple[list[Tensor], list[Tensor]]:
+        """The pooled features, then the sequences, of both, which must agree."""
+        expected, (flat, sequences) = self.cpu(block), self.gpu(block)
+        wanted = [expected.flat, *(part.values for part in expected.sequences.values())]
+        for want, got in zip(wanted, [flat, *sequences], strict=True):
+            torch.testing.assert_close(got.cpu(), want, atol=1e-5, rtol=1e-5)
+        return wanted, [flat, *sequences]
+
+    def backward(self, block: IdBlock, exact: bool = False) -> None:
+        """The same gradients for both: multiples of an eighth where sums must be exact."""
+        wanted, got = self.outputs(block)
+        factors = [torch.randint(-8, 9, part.shape) / 8 if exact else torch.randn_like(part) for part in wanted]
+        for parts in (wanted, got):
+            sum((part * f.to(part)).sum() for part, f in zip(parts, factors, strict=True)).backward()  # pyright: ignore
+
+    def step(self) -> None:
+        for rows in self.optimizers:
+            rows.step()
+
+    def agree(self, atol: float = 1e-5, rtol: float = 1e-4) -> None:
+        """Rows and states of both are close, and what grouping left behind is clean."""
+        for name, store in self.gpu.stores.items():
+            torch.testing.assert_close(store.weight.cpu(), self.cpu[name].weight, atol=atol, rtol=rtol)
+            for column, values in store.states.items():
+                torch.testing.assert_close(values.cpu(), self.cpu[name].state(column), atol=1e-5, rtol=1e-4)
+        assert not self.gpu.group._places.any()
 
 
 def lists(rows: int, most: int, batch: int) -> Ragged:
