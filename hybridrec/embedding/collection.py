@@ -65,7 +65,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.sparse = sparse
         self.device = device_of(device)
         if self.device.type != "cpu":
-            refuse_on_gpu(self._tables.values(), fused)
+            refuse_on_gpu(self._tables.values(), fused, self.device)
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         self._stores: dict[str, Store] = {}

@@ -82,7 +82,7 @@ class DenseStore(NativeStore):
             self.clear()
         for part in held.chunks():
             self.check(*part)
-            if _is_run(part.ids):
+            if is_run(part.ids):
                 self._write(int(part.ids[0]), part)
             else:
                 self.load(*part)
@@ -108,7 +108,7 @@ class DenseStore(NativeStore):
         return {**self.native.memory(), "index": 0, "overhead_per_row": 0.0}
 
 
-def _is_run(ids: Tensor) -> bool:
+def is_run(ids: Tensor) -> bool:
     """Whether each id follows the one before. By NumPy, whose threads do not take the cores from the copy."""
     found = ids.numpy()
     return bool(len(found) and found[-1] - found[0] == len(found) - 1 and (found[1:] == found[:-1] + 1).all())

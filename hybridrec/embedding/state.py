@@ -14,6 +14,7 @@ from hybridrec.embedding.store import RowData, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.embedding.unfused import TableWeight
 
+PART = 1 << 17  # rows that are loaded at a time
 Home = Store | TableWeight  # where a collection has a table's rows
 
 
@@ -144,7 +145,8 @@ def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
     if not isinstance(home, HashStore):
         with torch.no_grad():
-            weight_of(home).copy_(parts["weight"])
+            for mine, given in zip(weight_of(home).split(PART), parts["weight"].split(PART), strict=True):
+                mine.copy_(given)  # between devices a conversion makes a copy first
         return
     data = RowData(parts["ids"], parts["weight"], {}, parts.get("touched"), parts.get("counts"))
     home.restore(Snapshot(data, int(parts["clock"]), home.rule, parts.get("sketch")))

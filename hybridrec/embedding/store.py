@@ -6,7 +6,7 @@ Kernels, checkpoints and placements know rows only by this contract; `reference_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -70,6 +70,11 @@ class Capture(ABC):
         self.rule = rule
         self.sketch = sketch
         self.most = most
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory of the host that it would take if all rows changed now; 0 where rows are there already."""
+        return 0
 
     @abstractmethod
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
@@ -170,6 +175,10 @@ class Store(ABC):
         return self.gather(slots)[slots.inverse]
 
     # -- optimizer state ----------------------------------------------------------------------------------
+
+    @classmethod  # noqa: B027  (memory of the host is not counted, so most stores have nothing to say)
+    def expect(cls, wanted: Sequence[tuple[Store, RowRule]]) -> None:
+        """Raise if there is no room for the state of these rules beside the rows of stores of this kind."""
 
     @abstractmethod
     def attach(self, rule: RowRule) -> None:

@@ -15,7 +15,7 @@ from hybridrec.optim import state
 from hybridrec.optim.group import RowGroup
 from hybridrec.optim.options import RowOptions, Values, check_values, defaults_of, overridden
 from hybridrec.optim.rule import RowRule, RowStep
-from hybridrec.optim.tables import Model, TableRef, by_group, choose, find_tables
+from hybridrec.optim.tables import Model, TableRef, by_group, choose, expect_state, find_tables
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -179,10 +179,11 @@ class RowOptimizer(torch.optim.Optimizer):
     def _claim(self, tables: dict[str, TableRef]) -> None:
         """Take the tables, all or none."""
         try:
-            rules: dict[RowRule, RowRule] = {}
-            for group in self.param_groups:
-                name, rule = group["name"], self.rule(group)
-                rule = rules.setdefault(rule, rule)
+            same: dict[RowRule, RowRule] = {}
+            made = {group["name"]: self.rule(group) for group in self.param_groups}
+            rules = {name: same.setdefault(rule, rule) for name, rule in made.items()}
+            expect_state([(tables[name].store, rule) for name, rule in rules.items()])
+            for name, rule in rules.items():
                 tables[name].group.claim(tables[name].table, rule, self)
                 self._tables[name], self._rules[name] = tables[name], rule
             self._by_group = by_group(self._tables.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hybridrec.optim.group import RowGroup
 from hybridrec.optim.handle import RowHandle
 from hybridrec.optim.options import listed
+from hybridrec.optim.rule import RowRule
 
 if TYPE_CHECKING:
     from hybridrec.embedding.store import Store
@@ -75,6 +76,12 @@ def by_group(refs: Iterable[TableRef]) -> list[tuple[RowGroup, list[TableRef]]]:
     for ref in refs:
         found.setdefault(id(ref.group), (ref.group, []))[1].append(ref)
     return list(found.values())
+
+
+def expect_state(wanted: Sequence[tuple[Store, RowRule]]) -> None:
+    """Raise if stores have no room for the state of these rules, all together; nothing has changed then."""
+    for kind in {type(store) for store, _ in wanted}:
+        kind.expect([(store, rule) for store, rule in wanted if type(store) is kind])
 
 
 def _groups(model: Model) -> list[tuple[str, RowGroup]]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
@@ -35,7 +36,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             ends.append(ends[-1] + len(store))
         self._bases = dict(zip(self.names, ends, strict=False))
         self._bases_there = torch.tensor(ends[:-1], device=self.device)
-        self._places = torch.zeros(ends[-1], dtype=torch.int32, device=self.device)
+        self._places = memory.allocated(
+            lambda: torch.zeros(ends[-1], dtype=torch.int32, device=self.device),
+            *("the places of rows", ", ".join(self.names), ends[-1] * memory.PLACE, self.device, memory.FEWER_ROWS),
+        )
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -63,7 +67,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What kernels must know of a table."""
         store = self.stores[name]
         number = self.names.index(name)
-        return TableFacts(number, store.weight.data_ptr(), len(store), self._bases[name], store.dim, store.dtype)
+        return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 
@@ -116,10 +120,19 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """Update the tables named, and empty their queues."""
         self.refuse(steps)
         calls = self._calls(set(steps))
+        self.settle(steps)
         self._run(calls, steps, self._outcome, norm=False)
         for name in steps:
             self.stores[name].advance()
         self._let_go(calls, set(steps))
+
+    def settle(self, names: Iterable[str] | None = None) -> None:
+        """Captures of these tables, or of all, must not need the device any more: its rows are about to change.
+
+        A step does this by itself; who replays a CUDA graph of a step, or records one, calls it before.
+        """
+        for name in self.names if names is None else names:
+            self.stores[name].settle()
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
         """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
@@ -232,7 +245,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             lines = []
             for store in self.stores.values():
                 state = [values.data_ptr() for values in store.states.values()]
-                lines.append((store.weight.data_ptr(), *state, *[0] * (2 - len(state))))
+                lines.append((store.there.data_ptr(), *state, *[0] * (2 - len(state))))
             self._moves = moves
             self._addresses_there.copy_(torch.tensor(lines))  # in place: replays read it
         return self._addresses_there

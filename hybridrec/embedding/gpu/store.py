@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from hybridrec.data.hashing import xxh64
+from hybridrec.embedding.devices import device_of
+from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.gpu.capture import DeviceCapture
+from hybridrec.embedding.gpu.transfer import read_rows, rows_of_part, to_host, write_rows
 from hybridrec.embedding.initial import Constant, Uniform
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.store import Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
-from hybridrec.ops.philox import reference_torch as philox
+from hybridrec.ops.philox import initial_triton
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep
 
-MOST_DRAWN = 1 << 24  # initial values made at a time: the tables may leave little room
-
 
 class DeviceStore(Store):
-    """The rows of a fixed table on a device; a slot is an id. What it gives out for people and files is on the CPU."""
+    """The rows of a fixed table on a device; a slot is an id. What it gives out for people and files is on the CPU.
+
+    Whatever is done with all rows is done in parts: nothing needs room for a second table on the device.
+    """
 
     def __init__(self, table: Table, seed: int, device: torch.device) -> None:
         super().__init__(table, seed)
         self.device = device
         self.key = xxh64(table.name, seed)
-        self.weight = torch.empty(table.fixed_rows, table.dim, dtype=table.dtype, device=device)
+        self.there = memory.allocated(
+            lambda: torch.empty(table.fixed_rows, table.dim, dtype=table.dtype, device=device),
+            *("the rows", table.name, memory.table_bytes(table), device, memory.FEWER_ROWS),
+        )
         self.states: dict[str, Tensor] = {}
         self.moves = 0  # how often the states have got other memory
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
+        self._captures: list[weakref.ref[DeviceCapture]] = []  # those that read from the device
         self.clear()
+
+    @property
+    def weight(self) -> Tensor:
+        """All rows [n, dim] as they lie on the device: writing to it changes them.
+
+        Whoever asks for it may write, so captures first copy what they have not read; `there` is for those who do not.
+        """
+        self.settle()
+        return self.there
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -42,6 +61,18 @@ class DeviceStore(Store):
     def advance(self) -> None:
         self._clock += 1
 
+    def settle(self) -> None:
+        """Rows or state are about to change: captures that read from the device take the rest to the host.
+
+        While a CUDA graph is recorded nothing changes; who replays it calls this before.
+        """
+        if not self._captures or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return
+        captures, self._captures = self._captures, []
+        for reference in captures:
+            if (capture := reference()) is not None:
+                capture.settle()
+
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         unique, inverse = resolve(self.table, self.checked(ids)).unique(return_inverse=True)
         return Slots(unique, inverse, unique.to(torch.uint32), self._clock if train else None)
@@ -49,7 +80,7 @@ class DeviceStore(Store):
     def gather(self, slots: Slots) -> Tensor:
         live = slots.live()
         rows = torch.zeros(len(slots), self.dim, dtype=self.dtype)
-        rows[live] = self.weight[slots.ids[live].to(self.device)].cpu()
+        rows[live] = read_rows(self.there, slots.ids[live])
         return rows
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
@@ -65,24 +96,40 @@ class DeviceStore(Store):
     def lookup(self, ids: Tensor) -> Tensor:
         """The rows [N, dim] of ids int64 [N], on the device; zeros for ids without a row."""
         at = resolve(self.table, ids.to(self.device))
-        return torch.where((at >= 0)[:, None], self.weight[at.clamp(min=0)], 0)
+        return torch.where((at >= 0)[:, None], self.there[at.clamp(min=0)], 0)
 
     def checked(self, ids: Tensor) -> Tensor:
         return super().checked(ids.cpu())
 
     # -- optimizer state ----------------------------------------------------------------------------------
 
+    @classmethod
+    def expect(cls, wanted: Sequence[tuple[Store, RowRule]]) -> None:
+        for device in {store.device for store, _ in wanted if isinstance(store, DeviceStore)}:
+            here = [(s, rule) for s, rule in wanted if isinstance(s, DeviceStore) and s.device == device]
+            free = memory.free_bytes(device)
+            dropped = sum(values.nbytes for store, _ in here for values in store.states.values())
+            pairs = [(store.table, rule) for store, rule in here]
+            memory.refuse_state(pairs, device, None if free is None else free + dropped)
+
     def attach(self, rule: RowRule) -> None:
-        self.rule, self.moves = rule, self.moves + 1
+        self.detach()  # first, so that there is room
         rows = self.table.fixed_rows
         shapes = {column.name: (rows,) if column.per_row else (rows, self.dim) for column in rule.state}
-        self.states = {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state}
+        self.states = memory.allocated(
+            lambda: {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state},
+            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule)),
+            *(self.device, memory.LESS_STATE),
+        )
+        self.rule = rule
 
     def detach(self) -> None:
+        self.settle()
         self.rule, self.states, self.moves = None, {}, self.moves + 1
 
     def state(self, name: str) -> Tensor:
         """All rows' optimizer state of this name, [n, dim] or [n], as it lies in memory until a rule is attached."""
+        self.settle()
         return self.states[name]
 
     # -- all rows -----------------------------------------------------------------------------------------
@@ -94,8 +141,9 @@ class DeviceStore(Store):
         return torch.arange(len(self))
 
     def read(self, ids: Tensor) -> RowData:
-        at = resolve(self.table, self.checked(ids)).to(self.device)
-        return RowData(ids, self.weight[at].cpu(), {name: values[at].cpu() for name, values in self.states.items()})
+        at = resolve(self.table, self.checked(ids))
+        state = {name: read_rows(values, at) for name, values in self.states.items()}
+        return RowData(ids, read_rows(self.there, at), state)
 
     def load(
         self,
@@ -106,15 +154,20 @@ class DeviceStore(Store):
         counts: Tensor | None = None,
     ) -> None:
         self.check(ids, rows, state, touched, counts)
-        at = ids.to(self.device)
-        self.weight[at] = rows.to(self.weight)
+        self.settle()
+        ids = self.checked(ids)
+        write_rows(self.there, ids, rows)
         for column in self.rule.state if self.rule else ():
-            values = self.states[column.name]
-            values[at] = column.fill if column.name not in (state or {}) else (state or {})[column.name].to(values)
+            write_rows(self.states[column.name], ids, (state or {}).get(column.name, column.fill))
 
     def snapshot(self) -> Snapshot:
-        state = {name: values.cpu().clone() for name, values in self.states.items()}
-        return Snapshot(RowData(self.ids(), self.weight.cpu().clone(), state), self._clock, self.rule)
+        state = {name: to_host(values) for name, values in self.states.items()}
+        return Snapshot(RowData(self.ids(), to_host(self.there), state), self._clock, self.rule)
+
+    def capture(self) -> Capture:
+        made = DeviceCapture(self)
+        self._captures = [held for held in self._captures if held() is not None] + [weakref.ref(made)]
+        return made
 
     def refill(self, held: Capture) -> None:
         if held.rule != self.rule:
@@ -126,44 +179,58 @@ class DeviceStore(Store):
         self._clock = held.clock
 
     def erase(self, ids: Tensor) -> None:
-        self.load(ids, self._initial(self.checked(ids).to(self.device)).cpu())
+        ids = self.checked(ids)
+        self.check(ids, self.there[:1].expand(len(ids), -1))
+        self.settle()
+        for part in ids.split(rows_of_part(ids.dtype.itemsize)):
+            self._initialise(part.to(self.device))
+        for column in self.rule.state if self.rule else ():
+            write_rows(self.states[column.name], ids, column.fill)
 
     def clear(self) -> None:
-        for part in torch.arange(len(self), device=self.device).split(max(1, MOST_DRAWN // self.dim)):
-            self.weight[part[0] : part[-1] + 1] = self._initial(part)
+        self.settle()
+        self._initialise()
         for column in self.rule.state if self.rule else ():
             self.states[column.name].fill_(column.fill)
 
     def dirty(self, since: int) -> Tensor:
         return self.ids() if self._clock > since else torch.empty(0, dtype=torch.int64)
 
-    def _initial(self, ids: Tensor) -> Tensor:
-        """The rows [n, dim] of ids before any update."""
+    def _initialise(self, ids: Tensor | None = None) -> None:
+        """Give all rows, or those of ids on the device, the values that they have before any update."""
         init = self.table.init
         if isinstance(init, Constant):
-            return torch.full((len(ids), self.dim), init.value, dtype=self.dtype, device=self.device)
-        draw = philox.uniform if isinstance(init, Uniform) else philox.normal
-        return draw(self.key, ids, self.dim, init.size).to(self.dtype)
+            self.there.fill_(init.value) if ids is None else self.there.index_fill_(0, ids, init.value)
+            return
+        draw = initial_triton.uniform_ if isinstance(init, Uniform) else initial_triton.normal_
+        draw(self.there, self.key, init.size, ids)
 
     # -- figures ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
-        return {"nan_rows": int(self.left_out)}
+        return {"nan_rows": int(self.left_out)}  # waits for the device
 
     def memory(self) -> dict[str, float]:
-        state = sum(values.nbytes for values in self.states.values())
-        return {"rows": self.weight.nbytes, "state": state, "index": 0, "overhead_per_row": 0.0}
+        rows, state = self.there.nbytes, sum(values.nbytes for values in self.states.values())
+        return {"rows": rows, "state": state, "index": 0, "allocated": rows + state, "overhead_per_row": 0.0}
 
     # -- copies -------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple:
-        return _remade, (self.table, self.seed, self.device, self.snapshot())
+        return _remade, (self.table, self.seed, str(self.device), self.snapshot())
 
     def __deepcopy__(self, memo: dict) -> DeviceStore:
-        return _remade(self.table, self.seed, self.device, self.snapshot())
+        made = DeviceStore(self.table, self.seed, self.device)
+        if self.rule is not None:
+            made.attach(self.rule)
+        for name, values in self.states.items():
+            made.states[name].copy_(values)
+        made.there.copy_(self.there)
+        made._clock = self._clock
+        return made
 
 
-def _remade(table: Table, seed: int, device: torch.device, snapshot: Snapshot) -> DeviceStore:
-    made = DeviceStore(table, seed, device)
+def _remade(table: Table, seed: int, device: str, snapshot: Snapshot) -> DeviceStore:
+    made = DeviceStore(table, seed, device_of(device))
     made.restore(snapshot)
     return made

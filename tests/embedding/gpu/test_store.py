@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import hybridrec as hr
 from hybridrec.embedding import Constant, Normal, Uniform
 from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.gpu import memory, transfer
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
+from tests.embedding.gpu.on_device import SIZES, OnDevice
 from tests.gpu import DEVICE, needs_gpu
 
 pytestmark = needs_gpu
@@ -63,6 +66,66 @@ def test_a_lookup_gives_zeros_where_the_table_says_so_and_stays_on_the_device():
     assert rows.device == DEVICE
     assert torch.equal(rows[0], store.weight[19])
     assert not rows[1].any()
+
+
+def test_rows_are_erased_by_the_list_and_no_others():
+    cpu, gpu = made(Normal(0.2))
+    for store in (cpu, gpu):
+        store.load(torch.arange(20), torch.ones(20, 6), {"sum": torch.ones(20, 6)})
+        store.erase(torch.tensor([19, 4]))
+    assert torch.equal(gpu.weight.cpu(), cpu.weight)
+    assert torch.equal(gpu.state("sum").cpu(), cpu.state("sum"))
+    with pytest.raises(ValueError, match="rows 0 … 19, but id 20"):
+        gpu.erase(torch.tensor([3, 20]))
+
+
+def test_rows_go_in_parts_and_in_any_order(monkeypatch):
+    monkeypatch.setattr(transfer, "PART", 100)  # four rows
+    cpu, gpu = made()
+    ids, rows = torch.tensor([9, 10, 11, 12, 5, 3, 19, 0, 7]), torch.randn(9, 6)
+    for store in (cpu, gpu):
+        store.load(ids, rows)
+    assert torch.equal(gpu.weight.cpu(), cpu.weight)
+    found, expected = gpu.read(ids), cpu.read(ids)
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.state["sum"], expected.state["sum"])
+    assert torch.equal(gpu.snapshot().data.rows, cpu.weight)
+
+
+def test_state_that_does_not_fit_is_refused_before_any_is_allocated(monkeypatch):
+    cpu = hr.EmbeddingCollection([hr.Table("a", dim=4, rows=10), hr.Table("b", dim=4, rows=20)])
+    gpu = OnDevice(cpu, SIZES[0])
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 959)
+    with pytest.raises(
+        ValueError, match=r"the optimizer state of 2 tables cannot fit: 960 .*959 are free.*RowWiseAdagrad"
+    ):
+        hr.optim.Adam(gpu, lr=0.1)
+    assert all(store.rule is None and not store.states for store in gpu.stores.values())
+    adagrad = hr.optim.Adagrad(gpu, lr=0.1)
+    assert gpu.stores["a"].memory()["allocated"] == 2 * 160
+    adagrad.release()
+
+
+def test_state_that_is_dropped_makes_room_for_the_next(monkeypatch):
+    gpu = OnDevice(hr.EmbeddingCollection([hr.Table("a", dim=4, rows=10)]), SIZES[0])
+    stores = [(gpu.stores["a"], RULE)]
+    gpu.stores["a"].attach(RULE)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
+    DeviceStore.expect(stores)
+    gpu.stores["a"].detach()
+    with pytest.raises(ValueError, match="160 bytes"):
+        DeviceStore.expect(stores)
+
+
+def test_copies_and_pickles_have_rows_state_and_clock():
+    _, gpu = made()
+    gpu.update(gpu.prepare(torch.arange(5), train=True), torch.randn(5, 6), RowStep(rule=RULE, lr=0.1, step=1))
+    for again in (copy.deepcopy(gpu), pickle.loads(pickle.dumps(gpu))):
+        assert torch.equal(again.weight, gpu.weight)
+        assert torch.equal(again.state("sum"), gpu.state("sum"))
+        assert (again.clock, again.rule) == (1, RULE)
+        again.clear()
+        assert not torch.equal(again.weight, gpu.weight)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="a collection on 'cpu' has its rows in native memory")

@@ -1,0 +1,97 @@
+"""Whether tables and the state of their optimizer fit a card: told before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import torch
+
+from hybridrec.embedding.table import Table
+from hybridrec.optim.rule import RowRule
+
+PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
+MOST_NAMED = 3  # tables in a message
+FEWER_ROWS = "rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'"
+LESS_STATE = "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, or tables of fewer rows="
+
+Made = TypeVar("Made")
+
+
+def table_bytes(table: Table) -> int:
+    """What the rows of a fixed table take on a card, with the place that each has in a step.
+
+    >>> table_bytes(Table("item", dim=8, rows=100))
+    3600
+    """
+    return table.fixed_rows * (table.dim * table.dtype.itemsize + PLACE)
+
+
+def state_bytes(table: Table, rule: RowRule) -> int:
+    """What a row optimizer keeps beside the rows of a fixed table: float32, whatever the rows are.
+
+    >>> from hybridrec.optim.rule import StateColumn
+    >>> state_bytes(Table("item", dim=8, rows=100), RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),)))
+    400
+    """
+    widths = sum(column.width(table.dim) for column in rule.state)
+    return table.fixed_rows * widths * torch.float32.itemsize
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What can still be allocated on a card: what nobody has, and what torch holds for later; None on the CPU."""
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def refuse_rows(tables: Iterable[Table], device: torch.device, free: int | None) -> None:
+    """Raise if the rows of these tables cannot fit into `free` bytes.
+
+    >>> refuse_rows([Table("item", dim=8, rows=100)], torch.device("cuda", 0), free=2000)
+    Traceback (most recent call last):
+    ValueError: the rows of 1 table cannot fit: 3,600 bytes are needed on cuda:0, and 2,000 are free; the largest: \
+item (3,600). What helps: rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'
+    """
+    refuse("the rows", {table.name: table_bytes(table) for table in tables}, device, free, FEWER_ROWS)
+
+
+def refuse_state(wanted: Iterable[tuple[Table, RowRule]], device: torch.device, free: int | None) -> None:
+    """Raise if what these rules keep beside the rows of these tables cannot fit into `free` bytes."""
+    sizes = [(table.name, state_bytes(table, rule)) for table, rule in wanted]
+    refuse("the optimizer state", _added(sizes), device, free, LESS_STATE)
+
+
+def refuse(what: str, sizes: Mapping[str, int], device: torch.device, free: int | None, remedy: str) -> None:
+    """Raise if these bytes by table are more than those that are free; nothing where that is not known."""
+    if free is not None and sum(sizes.values()) > free:
+        raise ValueError(lacking(what, sizes, device, free, remedy))
+
+
+def lacking(what: str, sizes: Mapping[str, int], device: torch.device, free: int | None, remedy: str) -> str:
+    """What is needed, what there is, who needs most, and what helps."""
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:MOST_NAMED]
+    named = ", ".join(f"{name} ({size:,})" for name, size in largest)
+    there = "too few" if free is None else f"{free:,}"
+    tables = f"{len(sizes)} table{'s' * (len(sizes) != 1)}"
+    return (
+        f"{what} of {tables} cannot fit: {sum(sizes.values()):,} bytes are needed on {device}, and {there} are free; "
+        f"the largest: {named}. What helps: {remedy}"
+    )
+
+
+def allocated(make: Callable[[], Made], what: str, name: str, size: int, device: torch.device, remedy: str) -> Made:
+    """What `make` allocates; where the card has too little after all, the error tells as much as the one before."""
+    try:
+        return make()
+    except torch.OutOfMemoryError as error:
+        raise ValueError(lacking(what, {name: size}, device, free_bytes(device), remedy)) from error
+
+
+def _added(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Bytes by name: tables of several collections may share one."""
+    found: dict[str, int] = {}
+    for name, size in sizes:
+        found[name] = found.get(name, 0) + size
+    return found

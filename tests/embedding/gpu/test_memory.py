@@ -1,0 +1,71 @@
+"""What tables and their state take on a card, and what is said where it is too much; without a card."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hybridrec as hr
+from hybridrec.embedding.devices import refuse_on_gpu
+from hybridrec.embedding.gpu import memory
+from hybridrec.optim.rule import RowRule, StateColumn
+
+CARD = torch.device("cuda", 0)
+TABLES = [hr.Table(f"t{i}", dim=16, rows=rows) for i, rows in enumerate((10, 4000, 300, 2000))]
+ROWS = 6310
+ADAM = RowRule("adam", (StateColumn("exp_avg"), StateColumn("exp_avg_sq")))
+PER_ROW = RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_a_table_takes_its_rows_and_a_place_for_each(dtype, size):
+    table = hr.Table("item", dim=16, rows=100, dtype=dtype)
+    assert memory.table_bytes(table) == 100 * (16 * size + 4)
+    assert memory.state_bytes(table, ADAM) == 100 * 2 * 16 * 4
+    assert memory.state_bytes(table, PER_ROW) == 100 * 4
+    assert memory.state_bytes(table, RowRule("sgd")) == 0
+
+
+def test_tables_that_fit_to_the_byte_are_taken():
+    memory.refuse_rows(TABLES, CARD, ROWS * 68)
+    with pytest.raises(ValueError, match="rows of 4 tables"):
+        memory.refuse_rows(TABLES, CARD, ROWS * 68 - 1)
+
+
+def test_the_message_has_what_is_needed_what_is_free_the_largest_tables_and_what_helps():
+    with pytest.raises(ValueError, match="cannot fit") as caught:
+        memory.refuse_rows(TABLES, CARD, 100_000)
+    text = str(caught.value)
+    assert "the rows of 4 tables cannot fit: 429,080 bytes are needed on cuda:0, and 100,000 are free" in text
+    assert "the largest: t1 (272,000), t3 (136,000), t2 (20,400)." in text
+    for remedy in ("dtype=torch.bfloat16", "fewer rows=", "device='cpu'"):
+        assert remedy in text
+
+
+def test_state_of_all_tables_counts_together_also_of_two_of_one_name():
+    pairs = [(TABLES[1], ADAM), (TABLES[1], ADAM)]
+    memory.refuse_state(pairs, CARD, 2 * 4000 * 128)
+    with pytest.raises(ValueError, match=r"the optimizer state of 1 table cannot.*1,024,000 bytes.*RowWiseAdagrad"):
+        memory.refuse_state(pairs, CARD, 2 * 4000 * 128 - 1)
+
+
+def test_nothing_is_refused_where_the_room_is_not_known():
+    assert memory.free_bytes(torch.device("cpu")) is None
+    memory.refuse_rows(TABLES, torch.device("cpu"), None)
+
+
+def test_a_collection_that_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    with pytest.raises(ValueError, match=r"429,080 bytes are needed on cuda:0, and 1,000 are free"):
+        refuse_on_gpu(TABLES, True, CARD)
+
+
+def test_a_card_that_has_too_little_after_all_gives_the_same_message(monkeypatch):
+    def full() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 77)
+    with pytest.raises(
+        ValueError, match=r"the rows of 1 table cannot fit: 500 bytes are needed on cuda:0, and 77 are free"
+    ):
+        memory.allocated(full, "the rows", "item", 500, CARD, memory.FEWER_ROWS)
