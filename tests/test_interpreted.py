@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("tests/embedding/gpu", "tests/ops/philox")
+FOLDERS = ("tests/embedding/gpu", "tests/ops")
 
 
 @pytest.mark.timeout(300)

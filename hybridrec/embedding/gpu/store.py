@@ -18,6 +18,7 @@ from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.store import Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox import initial_triton
+from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep
 
