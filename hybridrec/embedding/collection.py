@@ -110,11 +110,18 @@ class EmbeddingCollection(RowOwner, nn.Module):
     def forward(self, ids: IdBlock | Batch | Mapping[str, Tensor | Ragged]) -> Embeddings:
         """The embeddings of every feature; other features of the block are ignored."""
         block = self._block(ids)
-        inner = multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
-        flat, rows = self._lookup(inner, self.training)
+        flat, rows = self._lookup(self._inner(block), self.training)
         found = zip(self._sequences, rows, strict=True)
         sequences = {name: Ragged.trusted(part, block[name].offsets) for name, part in found}
         return Embeddings(self._names, self._dims, flat, sequences)
+
+    def expect(self, ids: IdBlock | Batch) -> None:
+        """Make now what lookups of blocks of this shape need on a GPU: during a capture nothing can be sent there."""
+        if self.device.type != "cpu":
+            self._lookup.layout(self._inner(self._block(ids)))
+
+    def _inner(self, block: IdBlock) -> IdBlock:
+        return multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
 
     def _block(self, ids: Any) -> IdBlock:
         if isinstance(ids, Mapping):

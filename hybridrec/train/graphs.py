@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
@@ -94,6 +95,9 @@ class StepGraph:
         self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
+        for part in learner.model.modules():
+            if isinstance(part, EmbeddingCollection):
+                part.expect(self.batch.batch)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self.outputs = learner.outputs(self.batch.batch)
