@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("tests/embedding/gpu", "tests/ops")
+PLACES = ("tests/embedding/gpu", "tests/ops", "tests/train/checkpoint/test_on_device.py")
 
 
 @pytest.mark.timeout(300)
@@ -17,7 +17,7 @@ def test_gpu_kernels_agree_with_the_cpu_under_the_interpreter():
     pytest.importorskip("triton", reason="the interpreter comes with triton")
     root = Path(__file__).resolve().parents[1]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "gpu and not slow", *FOLDERS, "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-m", "gpu and not slow", *PLACES, "-p", "no:cacheprovider"],
         cwd=root,
         env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -12,6 +12,7 @@ from hybridrec.embedding import multi_hash, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.devices import device_of, refuse_on_gpu
 from hybridrec.embedding.embeddings import Embeddings, UnknownName
+from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.owner import RowOwner
@@ -65,7 +66,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.sparse = sparse
         self.device = device_of(device)
         if self.device.type != "cpu":
-            refuse_on_gpu(self._tables.values(), fused, self.device)
+            refuse_on_gpu(self._tables.values(), fused)
+            memory.refuse_rows(self._tables.values(), self.device, memory.free_bytes(self.device))
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         self._stores: dict[str, Store] = {}

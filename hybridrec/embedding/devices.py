@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import torch
 
-from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.table import Table
 
 
@@ -26,8 +25,8 @@ def device_of(given: torch.device | str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
-def refuse_on_gpu(tables: Collection[Table], fused: bool, device: torch.device) -> None:
-    """Raise for what is only possible on the CPU so far, and for tables that this GPU has no room for."""
+def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
+    """Raise for what is only possible on the CPU so far."""
     if not fused:
         raise ValueError("fused=False makes plain parameters; build it on the CPU and move it with .to('cuda')")
     for table in tables:
@@ -42,4 +41,3 @@ def refuse_on_gpu(tables: Collection[Table], fused: bool, device: torch.device) 
                 f"table {table.name!r}: {asked[0]} is possible on the CPU only so far; leave it out, or keep the "
                 "collection there with device='cpu'"
             )
-    memory.refuse_rows(tables, device, memory.free_bytes(device))

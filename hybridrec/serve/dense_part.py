@@ -6,6 +6,7 @@ that reads its batch through collections and `batch.dense` can be exported, what
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -81,12 +82,24 @@ def trace(
 ) -> torch.export.ExportedProgram:
     """The program of a model in eval mode, for any number of rows; checked against the model before it is given."""
     with standing_in(model, collections) as stands, torch.no_grad():
-        program = _Program(model, stands, dense_names, outcome).eval()
+        program = on_cpu(_Program(model, stands, dense_names, outcome), collections).eval()
         example = example_inputs(collections, dense_names, rows=5)
         shapes = tuple({0: torch.export.Dim.AUTO} for _ in example)
         exported = torch.export.export(program, tuple(example), dynamic_shapes=(shapes,), strict=False)
         _check(exported, program, collections, dense_names)
     return exported
+
+
+def elsewhere(program: nn.Module) -> bool:
+    """Whether some of it is not on the CPU."""
+    return any(part.device.type != "cpu" for part in (*program.parameters(), *program.buffers()))
+
+
+def on_cpu(program: nn.Module, collections: Collections) -> nn.Module:
+    """The program itself, or a copy on the CPU where some of it is elsewhere; collections are not copied with it."""
+    if not elsewhere(program):
+        return program
+    return copy.deepcopy(program, {id(each): each for each in collections.values()}).cpu()
 
 
 def example_inputs(collections: Collections, dense_names: tuple[str, ...], rows: int) -> list[Tensor]:

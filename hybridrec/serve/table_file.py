@@ -24,7 +24,7 @@ def write(path: Path, store: Store) -> int:
     count = 0
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as out:
         for ids in _ids(store).split(CHUNK):
-            rows = store.lookup(ids).to(torch.float16 if half else torch.float32)
+            rows = store.lookup(ids).cpu().to(torch.float16 if half else torch.float32)
             flat = pa.array(rows.reshape(-1).numpy())
             out.write_batch(
                 pa.record_batch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import nn
 
 from hybridrec.embedding import EmbeddingCollection, Store
@@ -44,7 +45,8 @@ class TableFigures:
 
     def __init__(self, model: nn.Module) -> None:
         self._stores = stores(model)
-        self._seen = {name: self._looked_up(store) for name, store in self._stores.items()}
+        dynamic = {name: store for name, store in self._stores.items() if store.table.dynamic}
+        self._seen = {name: self._looked_up(store) for name, store in dynamic.items()}
 
     def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
         """Figures by table; the mean norm of rows, from a sample, if asked for; None where nothing is known."""
@@ -70,5 +72,6 @@ def _norm(store: Store) -> float:
     """The mean L2 norm of the first rows."""
     if not len(store):
         return 0.0
-    rows = store.read(store.ids()[:SAMPLE]).rows
+    ids = store.ids()[:SAMPLE] if store.table.dynamic else torch.arange(min(len(store), SAMPLE))
+    rows = store.read(ids).rows
     return float(rows.float().norm(dim=1).mean())

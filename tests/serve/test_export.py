@@ -16,7 +16,7 @@ from torch import nn
 
 import hybridrec as hr
 from hybridrec.models import build
-from hybridrec.serve import export, load
+from hybridrec.serve import dense_part, export, load
 from tests.serve.trained import KINDS, dataset, fit, frame, scores, trained
 
 EXACT = {"rtol": 0, "atol": 1e-6}
@@ -246,3 +246,18 @@ def test_rows_that_are_not_in_a_collection_are_refused(tmp_path):
     for model, kind in ((fused, "FusedEmbeddingBag"), (plain, "fused=False")):
         with pytest.raises(ValueError, match=f"'0' .{kind}. cannot be exported"):
             export(model, tmp_path / "served", schema=dataset().schema)
+
+
+def test_a_model_that_is_elsewhere_is_traced_as_a_copy_on_the_cpu_without_its_tables(tmp_path, monkeypatch):
+    model, ds = trained("din")
+    traced = []
+    real = dense_part.on_cpu
+    monkeypatch.setattr(dense_part, "elsewhere", lambda program: True)  # there is no card here
+    monkeypatch.setattr(dense_part, "on_cpu", lambda *given: traced.append(real(*given)) or traced[0])
+    predictor = load(export(model, tmp_path / "served"))
+    other = frame(20, seed=1)
+    np.testing.assert_allclose(predictor.predict(without(other, "click", "like")), expected(model, ds, other), **EXACT)
+    own = {id(parameter) for parameter in model.parameters()}
+    assert own.isdisjoint(id(parameter) for parameter in traced[0].parameters())
+    collections = {id(module) for module in model.modules() if isinstance(module, hr.EmbeddingCollection)}
+    assert {id(stand.real[0]) for stand in traced[0]._stands} == collections

@@ -41,6 +41,11 @@ class Capture:
         rows = sum(info.row_bytes * held.most for info, held in self.tables.values())
         return rows + sum(part.nbytes for group in groups for part in group.values())
 
+    @property
+    def host_bytes(self) -> int:
+        """Memory of the host that it would take if rows on GPUs changed before they are written."""
+        return sum(held.host_bytes for _, held in self.tables.values())
+
     def close(self) -> None:
         """Let the tables forget it."""
         for _, held in self.tables.values():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hybridrec.train.checkpoint import host_memory
 from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.lock import locked
@@ -58,16 +59,21 @@ class Checkpoints:
         best: bool = False,
         wait: bool = False,
     ) -> None:
-        """Copy the contents and have them written; waits for the checkpoint before, and with `wait` for this one."""
+        """Copy the contents and have them written; waits for the checkpoint before, and with `wait` for this one.
+
+        It also waits where rows lie on a GPU and the host has no memory for those that change before they are written.
+        """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}; it must be a whole number from 0 on")
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self.wait()
-        work = [(capture(contents), step, best, numbers)]
+        captured = capture(contents)
+        wait = wait or host_memory.must_wait(captured.host_bytes, host_memory.available())
+        work = [(captured, step, best, numbers)]
         # Not a daemon: a program that ends without close() still finishes its checkpoint.
         self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint")
         self._thread.start()
-        del work
+        del work, captured
         if wait:
             self.wait()
 

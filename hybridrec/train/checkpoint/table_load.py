@@ -42,7 +42,7 @@ class TableLoad:
         path = folder / info.file
         if not isinstance(home, Store):
             for part in SavedTable(path, info).chunks():
-                home.weight.index_copy_(0, part.ids, part.rows.to(home.weight.dtype))
+                home.weight.index_copy_(0, part.ids.to(home.weight.device), part.rows.to(home.weight))
             return
         same_sketch = info_of(home, info.file).sketch == info.sketch
         same_rule = home.rule is not None and home.rule == info.rule

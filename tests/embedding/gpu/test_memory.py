@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hybridrec as hr
-from hybridrec.embedding.devices import refuse_on_gpu
+from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import memory
 from hybridrec.optim.rule import RowRule, StateColumn
 
@@ -55,9 +55,10 @@ def test_nothing_is_refused_where_the_room_is_not_known():
 
 
 def test_a_collection_that_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
+    monkeypatch.setattr(collection, "device_of", lambda given: CARD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     with pytest.raises(ValueError, match=r"429,080 bytes are needed on cuda:0, and 1,000 are free"):
-        refuse_on_gpu(TABLES, True, CARD)
+        hr.EmbeddingCollection(TABLES, device="cuda")
 
 
 def test_a_card_that_has_too_little_after_all_gives_the_same_message(monkeypatch):

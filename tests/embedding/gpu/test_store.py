@@ -141,3 +141,22 @@ def test_a_collection_on_the_device_is_saved_and_loaded():
     assert torch.equal(loaded["item"].weight, saved["item"].weight)
     assert torch.equal(loaded["item"].state("exp_avg"), saved["item"].state("exp_avg"))
     assert torch.equal(loaded.lookup("item", [3, 5]), saved["item"].weight[[3, 5]])
+    cpu = hr.EmbeddingCollection(tables, seed=2)
+    cpu.load_state_dict(saved.state_dict())
+    assert torch.equal(cpu["item"].weight, saved["item"].weight.cpu())
+    cpu["item"].weight.mul_(2)
+    loaded.load_state_dict(cpu.state_dict())
+    assert torch.equal(cpu["item"].weight, loaded["item"].weight.cpu())
+    again = copy.deepcopy(loaded)
+    assert torch.equal(again.lookup("item", [3, 5]), loaded.lookup("item", [3, 5]))
+    assert again["item"].weight.data_ptr() != loaded["item"].weight.data_ptr()
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="memory of the CPU is not counted")
+def test_tables_that_a_card_cannot_hold_are_refused_and_leave_it_as_it_was():
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(ValueError, match=r"1,032,000,000,560 bytes are needed on cuda:0, .* are free.*huge"):
+        hr.EmbeddingCollection(
+            [hr.Table("item", dim=6, rows=20), hr.Table("huge", dim=128, rows=2 * 10**9)], device="cuda"
+        )
+    assert torch.cuda.memory_allocated() == before

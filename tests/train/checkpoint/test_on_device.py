@@ -1,0 +1,157 @@
+"""Checkpoints of tables on a device: saved while training goes on, resumed there or on the CPU, and the other way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+import hybridrec as hr
+from hybridrec.embedding import Table, state
+from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.gpu.capture import DeviceCapture
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.store import Store
+from hybridrec.serve import table_file
+from hybridrec.train import table_figures
+from hybridrec.train.checkpoint import Checkpoints, Contents, host_memory, load
+from hybridrec.train.checkpoint import write as writing
+from hybridrec.train.checkpoint.homes import homes_of
+from hybridrec.types import IdBlock
+from tests.embedding.gpu.on_device import SIZES, OnDevice
+from tests.gpu import DEVICE, needs_gpu
+from tests.train.checkpoint.runs import Run
+
+pytestmark = needs_gpu
+
+SIZE = {"item": 40, "user": 12}
+ROWS = {"adagrad": lambda m: hr.optim.Adagrad(m, lr=0.1), "rowwise": lambda m: hr.optim.RowWiseAdagrad(m, lr=0.1)}
+
+
+class Click(nn.Module):
+    """Two tables and a layer, on the CPU or on the device."""
+
+    def __init__(self, device: torch.device | None, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        emb = hr.EmbeddingCollection([Table(name, 3, rows=2 * size) for name, size in SIZE.items()], seed=seed)
+        self.emb = emb if device is None else OnDevice(emb, SIZES[0])
+        self.top = nn.Linear(6, 1).to(device or "cpu")
+
+    def forward(self, ids: Mapping[str, Tensor]) -> Tensor:
+        block = IdBlock.from_ragged(dict(ids))
+        flat = self.emb(block)[0] if isinstance(self.emb, OnDevice) else self.emb(block).flat
+        return self.top(flat)[:, 0]
+
+
+def run(device: torch.device | None, rows: str = "adagrad", seed: int = 0) -> Run:
+    return Run(Click(device, seed), ROWS[rows], SIZE)
+
+
+def held(trained: Run) -> dict[str, Any]:
+    """Rows, state and clock of every table."""
+    snapshots = {name: home.snapshot() for name, home in homes_of(trained.model).items() if isinstance(home, Store)}
+    return {
+        part: value
+        for name, each in snapshots.items()
+        for part, value in {
+            f"{name} rows": each.data.rows,
+            f"{name} clock": torch.tensor(each.clock),
+            **{f"{name} {column}": values for column, values in each.data.state.items()},
+        }.items()
+    }
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(
+    "places", [(DEVICE, DEVICE), (DEVICE, None), (None, DEVICE)], ids=["same", "to_cpu", "from_cpu"]
+)
+def test_a_run_is_resumed_wherever_its_tables_are(tmp_path, rows, places):
+    first, second = run(places[0], rows), run(places[1], rows, seed=5)
+    first.train(2)
+    second.resume(first.save(tmp_path))
+    there, here = held(first), held(second)
+    assert there.keys() == here.keys()
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    for each in (first, second):
+        each.train(1)
+    for name, values in held(second).items():
+        torch.testing.assert_close(values, held(first)[name], atol=1e-5, rtol=1e-4)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    trained, free, real = run(DEVICE), threading.Event(), writing.write_table
+    monkeypatch.setattr(writing, "write_table", lambda *given: free.wait() and real(*given))
+    trained.train(1)
+    then = held(trained)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(trained.contents(), 1)
+        assert checkpoints.busy
+        trained.train(2)
+        free.set()
+    other = run(None, seed=5)
+    other.resume(checkpoints.latest())
+    assert all(torch.equal(then[name], values) for name, values in held(other).items())
+
+
+def test_a_host_without_memory_for_the_rows_waits_and_copies_none_of_them(tmp_path, monkeypatch):
+    trained, settled = run(DEVICE), []
+    monkeypatch.setattr(host_memory, "available", lambda: 100)
+    monkeypatch.setattr(DeviceCapture, "settle", lambda self: settled.append(self._next == self.most))
+    trained.train(1)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(trained.contents(), 1)
+        assert not checkpoints.busy
+        trained.train(1)
+    assert all(settled)  # all of them had been read
+    other = run(DEVICE, seed=5)
+    other.resume(checkpoints.latest())
+
+
+def test_tables_are_loaded_by_name(tmp_path):
+    trained, other = run(DEVICE), run(DEVICE, seed=5)
+    trained.train(1)
+    path = trained.save(tmp_path)
+    report = load(path, Contents(other.model), rename={"emb.item": "emb.user", "emb.user": "emb.gone"}, strict=False)
+    assert "table emb.item" in report.missing
+    assert report.skipped["table emb.user"].startswith("it was saved with 80 rows, and has 24")
+    report = load(path, Contents(other.model))
+    assert report.complete
+    assert torch.equal(held(other)["emb.user rows"], held(trained)["emb.user rows"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_state_dict_goes_from_device_to_cpu_and_back(dtype):
+    table = Table("item", 3, rows=20)
+    cpu, gpu = DenseStore(table, 1), DeviceStore(table, 2, DEVICE)
+    saved: dict[str, Tensor] = {}
+    state.save(gpu, "emb.", saved)
+    state.load(cpu, {"weight": saved["emb.item.weight"].to(dtype)})
+    assert torch.equal(cpu.weight, gpu.weight.cpu())
+    cpu.weight.mul_(2)
+    state.load(gpu, {"weight": cpu.weight.to(dtype)})
+    assert torch.equal(gpu.weight.cpu(), cpu.weight)
+
+
+def test_rows_are_exported_for_serving(tmp_path):
+    table = Table("item", 3, rows=20)
+    cpu, gpu = DenseStore(table, 1), DeviceStore(table, 2, DEVICE)
+    assert table_file.write(tmp_path / "item.arrow", gpu) == 20
+    table_file.fill(cpu, tmp_path / "item.arrow")
+    assert torch.equal(cpu.weight, gpu.weight.cpu())
+
+
+def test_figures_of_a_run_do_not_ask_the_device_for_counters(monkeypatch):
+    stores = {"item": DeviceStore(Table("item", 3, rows=20), 2, DEVICE)}
+    monkeypatch.setattr(table_figures, "stores", lambda model: stores)
+    monkeypatch.setattr(DeviceStore, "counters", None)
+    figures = table_figures.TableFigures(nn.Linear(1, 1))
+    assert figures.take() == {"item": {"rows": 20, "bytes": 240}}
+    norm = figures.take(norms=True)["item"]["norm"]
+    assert norm == pytest.approx(float(stores["item"].weight.norm(dim=1).mean()))
