@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from embedding_gpu_ours import batch_of, collection, learner_of, optimizer
-from gpu_models import SHAPES, Sample, Shape, sample
+from gpu_models import Sample, Shape, sample, shape_of
 from gpu_process import Task, say
 from torch import Tensor
 
@@ -24,7 +24,7 @@ TOLERANCE = {False: 2e-5, True: 2e-3}  # of float32 rows, and of float16 ones, w
 
 def check(task: Task, model: str) -> float:
     """The largest difference found; ValueError where one is beyond the tolerance."""
-    shape = SHAPES[model].capped(task.most_rows or 1_000)
+    shape = shape_of(model, task.most_rows or 1_000)
     drawn = [sample(shape, task.batch, number, "cpu") for number in range(task.batches)]
     torch.manual_seed(0)
     want, got = (_learner(shape, device) for device in ("cpu", task.device))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_models import SHAPES, Sample, Shape, averaged, floor_bytes, sample
+from gpu_models import Sample, Shape, averaged, floor_bytes, sample, shape_of
 from gpu_process import Measured, Task, affordable, captured, copy_gb_per_s, tidy
 from gpu_profile import kernels_us
 from torch import Tensor, nn
@@ -187,7 +187,7 @@ def main() -> None:
     task = Task.received()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    shape = SHAPES[task.model] if task.most_rows is None else SHAPES[task.model].capped(task.most_rows)
+    shape = shape_of(task.model, task.most_rows)
     facts = facts_of(task, shape)
     ours = Ours(task, shape)
     facts |= {"batches": ours.count, "ids_sum": ours.ids_sum}

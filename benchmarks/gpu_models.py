@@ -116,6 +116,11 @@ SHAPES = {
 }
 
 
+def shape_of(model: str, most_rows: int | None = None) -> Shape:
+    """A shape by name, its tables capped where a number is given."""
+    return SHAPES[model] if most_rows is None else SHAPES[model].capped(most_rows)
+
+
 @dataclass(frozen=True)
 class Sample:
     """A batch: ids [N] feature after feature, each [B, hotness] row by row; dense [B, n]; labels [B]."""

@@ -34,11 +34,11 @@ class Task:
     device: str = "cuda"
     batch: int = 65_536
     batches: int = 16
-    steps: int = 48
+    steps: int = 40
     warm: int = 8
     profile: bool = False
     most_rows: int | None = None  # cap of every table: for smoke runs and checks
-    options: dict[str, Any] = field(default_factory=dict)
+    skip: tuple[str, ...] = ()  # variants, "step compiled", that have no chance to be the fastest
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -53,11 +53,11 @@ def say(answer: dict[str, Any]) -> None:
     print("@" + json.dumps(answer), flush=True)
 
 
-def run(program: str, task: Task) -> dict[str, Any]:
-    """The last answer of a fresh process; why it ended badly, if it did, is its `crash`."""
+def run(program: str, task: str) -> dict[str, Any]:
+    """The last answer of a fresh process for a task as JSON; why it ended badly, if it did, is its `crash`."""
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, str(HERE / program), task.to_json()]
+    command = [sys.executable, str(HERE / program), task]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S
@@ -132,6 +132,8 @@ class Measured:
 
     def time(self, part: str, variant: str, make: Callable[[], Callable[[Given], Any]], given: Sequence[Given]) -> None:
         """Time what `make` makes; a variant that cannot be had says why, and the others go on."""
+        if f"{part} {variant}" in self.task.skip:
+            return
         try:
             ms = median_ms(make(), given, self.task)
             self.ms.setdefault(part, {})[variant] = ms

@@ -20,18 +20,18 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
-from gpu_models import SHAPES, Sample, Shape, averaged, sample
+from gpu_models import Sample, Shape, averaged, sample, shape_of
 from gpu_process import Measured, Task, affordable, captured
 from torch import Tensor, nn
 
 LR, EPS, DENSE_LR, ALIGNED = 0.03, 1e-8, 0.001, 16
 
 
-def tables_of(shape: Shape) -> Any:
+def tables_of(shape: Shape, device: str) -> Any:
     """All tables in one operator that also updates them."""
-    device = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+    place = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     made = SplitTableBatchedEmbeddingBagsCodegen(
-        embedding_specs=[(rows, dim, *device) for rows, dim in shape.tables],
+        embedding_specs=[(rows, dim, *place) for rows, dim in shape.tables],
         feature_table_map=[table for table, _ in shape.features],
         optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD if shape.half else EmbOptimType.EXACT_ADAGRAD,
         learning_rate=LR,
@@ -39,7 +39,7 @@ def tables_of(shape: Shape) -> Any:
         weights_precision=SparseType.FP16 if shape.half else SparseType.FP32,
         output_dtype=SparseType.FP32,
         pooling_mode=PoolingMode.SUM,
-        device=torch.device("cuda"),
+        device=torch.device(device),
     )
     for weight in made.split_embedding_weights():
         weight.data.uniform_(-0.05, 0.05)
@@ -75,7 +75,7 @@ class Peer:
 
     def __init__(self, task: Task, shape: Shape) -> None:
         self.task, self.shape = task, shape
-        self.emb = tables_of(shape)
+        self.emb = tables_of(shape, task.device)
         output, ids = 4 * task.batch * shape.width, 8 * task.batch * shape.ids
         self.count = affordable(task.batches, ids, 5 * output + 8 * ids, task.device)
         self.samples = [sample(shape, task.batch, number, task.device) for number in range(self.count)]
@@ -178,7 +178,7 @@ def main() -> None:
     task = Task.received()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    peer = Peer(task, SHAPES[task.model])
+    peer = Peer(task, shape_of(task.model, task.most_rows))
     version = f"{fbgemm_gpu.__version__} ({fbgemm_gpu.__variant__})"
     facts = {"batches": peer.count, "ids_sum": peer.ids_sum, "versions": {"fbgemm_gpu": version}}
     measured, samples = Measured(task, facts), peer.samples
