@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -119,20 +120,14 @@ def test_the_peer_times_what_it_can_and_says_what_it_cannot(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     process, base = modules["gpu_process"], modules["embedding_gpu"].SMOKE
-    found = process.run("peers/fbgemm_tbe_gpu.py", process.replace(base, model="medium", skip=["fwd eager"]).to_json())
+    found = process.run("peers/fbgemm_tbe_gpu.py", replace(base, model="medium", skip=["fwd eager"]).to_json())
     assert "crash" not in found, found
     assert set(found["ms"]) == {"fwd_bwd", "step_eager", "step"}  # the forward was to be skipped
     assert {"compiled", "compiled, reduce-overhead"} <= set(found["ms"]["step"])
     assert {"fwd graph", "fwd_bwd graph", "step compiled, one graph"} <= set(found["failures"])  # no GPU here
-    ours = sum(
-        int(
-            modules["gpu_models"]
-            .sample(modules["gpu_models"].shape_of("medium", base.most_rows), 64, n, "cpu")
-            .ids.sum()
-        )
-        for n in range(2)
-    )
-    assert found["ids_sum"] == ours
+    models = modules["gpu_models"]
+    drawn = [models.sample(models.shape_of("medium", base.most_rows), base.batch, number, "cpu") for number in range(2)]
+    assert found["ids_sum"] == sum(int(each.ids.sum()) for each in drawn)  # as ours draws them
 
 
 # -- models and batches ----------------------------------------------------------------------------------------
