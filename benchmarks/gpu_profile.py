@@ -45,7 +45,8 @@ def busy(spans: Iterable[Span], *, copies: bool = False) -> float:
 
 def kernels_us(step: Callable[[Given], Any], given: Sequence[Given]) -> dict[str, float]:
     """Microseconds of each kernel in a step, over one step per batch given."""
-    step(given[0])
+    for each in given:  # graphs are made in the first steps
+        step(each)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         for each in given:

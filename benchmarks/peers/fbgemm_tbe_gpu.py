@@ -138,9 +138,9 @@ class Peer:
     def _step(self, layers: Layers, optimizer: torch.optim.Optimizer) -> Step:
         def step(given: Sample) -> None:
             loss = layers(self.vectors(given), given.dense, given.label)
-            optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
         return step
 
