@@ -99,15 +99,18 @@ def median_ms(step: Callable[[Given], Any], given: Sequence[Given], task: Task) 
 
 def captured(work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     """The work as a CUDA graph, after a few runs on another stream."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(usual)
     with torch.cuda.stream(side):
         for _ in range(3):
             work()
-    torch.cuda.current_stream().wait_stream(side)
+    usual.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    finally:
+        torch.cuda.set_stream(usual)  # a capture that fails leaves its own
     return graph
 
 

@@ -71,7 +71,9 @@ def model_of(task: Task, schema: Schema) -> Model:
 def trainer_of(task: Task, schema: Schema, *callbacks: Callback) -> Trainer:
     """The Trainer with its usual optimizers: Adam for the layers, row-wise Adagrad for the rows."""
     options = TrainOptions(progress="none", bf16=task.precision == "bf16", compile=task.compile)
-    return Trainer(model_of(task, schema), callbacks=callbacks, options=options)
+    model = model_of(task, schema)
+    model.net.to(task.device)
+    return Trainer(model, callbacks=callbacks, options=options)
 
 
 # -- from files ------------------------------------------------------------------------------------------------
