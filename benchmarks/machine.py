@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,31 @@ def machine() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
     }
+
+
+def gpu() -> dict[str, Any]:
+    """The first GPU, its driver, and what talks to it; nothing where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    about = torch.cuda.get_device_properties(0)
+    driver = next(iter(_lines("/proc/driver/nvidia/version")), "")
+    found = re.search(r"\d+\.\d+(\.\d+)?", driver)
+    return {
+        "name": about.name,
+        "memory_gib": round(about.total_memory / 2**30, 1),
+        "driver": _driver() if found is None else found.group(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.split()[0]
+    except (OSError, IndexError, subprocess.TimeoutExpired):
+        return "unknown"
 
 
 def _lines(path: str) -> list[str]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
 
@@ -54,12 +56,27 @@ def say(answer: dict) -> None:
 def write(rows: int, ids: int, cache: Path) -> Path:
     """The Parquet file, from the cache or written now."""
     path = cache / f"clicks-{rows}-of-{ids}-v{_EDITION}.parquet"
+    return _write(path, rows, ids, range(0, rows, GROUP_ROWS))
+
+
+def write_files(rows: int, ids: int, folder: Path, files: int) -> list[Path]:
+    """The same rows in several files, each written by a process of its own."""
+    starts = range(0, rows, GROUP_ROWS)
+    files = min(files, len(starts))
+    paths = [folder / f"clicks-{rows}-of-{ids}-{i + 1}-of-{files}-v{_EDITION}.parquet" for i in range(files)]
+    parts = [starts[len(starts) * i // files : len(starts) * (i + 1) // files] for i in range(files)]
+    with ProcessPoolExecutor(min(files, len(os.sched_getaffinity(0))), get_context("spawn")) as pool:
+        return list(pool.map(_write, paths, [rows] * files, [ids] * files, parts))
+
+
+def _write(path: Path, rows: int, ids: int, starts: range) -> Path:
+    """The row groups that begin at `starts`, of a file of so many rows."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".part{os.getpid()}")
         try:
             with pq.ParquetWriter(part, _schema(), compression="snappy", use_dictionary=True) as writer:
-                for table in _tables(rows, ids):
+                for table in _tables(rows, ids, starts):
                     writer.write_table(table, row_group_size=GROUP_ROWS)
             part.rename(path)
         finally:
@@ -72,12 +89,12 @@ def _schema() -> pa.Schema:
     return pa.schema({LABEL: pa.int8(), **ids, **dense})
 
 
-def _tables(rows: int, ids: int) -> Iterator[pa.Table]:
+def _tables(rows: int, ids: int, starts: range) -> Iterator[pa.Table]:
     rng = np.random.default_rng(0)
     orders = [rng.permutation(ids) for _ in ID_NAMES]
     effects = rng.normal(0, 0.25, (len(ID_NAMES), ids)).astype(np.float32)  # of each id on the logit of a click
     slopes = rng.normal(0, 0.1, len(DENSE_NAMES)).astype(np.float32)
-    for start in range(0, rows, GROUP_ROWS):
+    for start in starts:
         rng = np.random.default_rng([start, 1])
         n = min(GROUP_ROWS, rows - start)
         columns = [order[power_law(rng, ids, n)] for order in orders]

@@ -1,0 +1,103 @@
+"""The picture of `embedding_gpu.py`: milliseconds of lookups, updates and whole steps, ours beside FBGEMM.
+
+python benchmarks/embedding_gpu_plot.py benchmarks/results/DATE_gpu_h200.json docs/images/embedding_gpu.svg
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from embedding_gpu_figures import GOALS
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from plot import BAR, FLOOR, GOAL, STYLE
+
+OTHER = "#b9c2ca"
+TITLES = {
+    "tiny": "Tiny: 55 tables, 4 GiB",
+    "small": "Small: 107 tables, 26 GiB",
+    "criteo": "Criteo shape: 26 tables of 1 M rows of 128",
+    "medium": "Medium: 311 tables, 103 GiB in float16",
+}
+ROWS = {  # label of a group of bars: part of ours, part of FBGEMM
+    "lookup": ("fwd", "fwd"),
+    "lookup, backward, update": ("fwd_bwd", "fwd_bwd"),
+    "whole training step": ("step", "step"),
+    "… FBGEMM as in its examples": (None, "step_eager"),
+}
+GAP = 0.45  # between groups, in bars
+
+
+def bars_of(model: dict[str, Any]) -> list[tuple[str, str, float, str]]:
+    """Group, side, milliseconds and the part, from the top."""
+    found = []
+    for label, parts in ROWS.items():
+        for side, part in zip(("ours", "fbgemm"), parts, strict=True):
+            ms = model["ms"].get(side, {}).get(part)
+            found += [(label, side, ms, part)] if ms is not None else []
+    return found
+
+
+def panel(axes: Axes, model: dict[str, Any]) -> None:
+    """Bars of one model; FBGEMM's say how many times ours they are, and the floor of ours is a red line."""
+    y, before, ticks, ours = 0.0, "", {}, model["ms"].get("ours", {})
+    shown = bars_of(model)
+    for label, side, ms, part in shown:
+        y += GAP if before and label != before and not label.startswith("…") else 0
+        own = ours.get("step" if part == "step_eager" else part)
+        ratio = f"   {ms / own:.1f} x" if side == "fbgemm" and own else ""
+        axes.barh(y, ms, height=0.8, color=BAR if side == "ours" else OTHER, zorder=2)
+        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "weight": "bold"}
+        axes.annotate(f"{ms:.3g}{ratio}", (ms, y), **place)
+        floor = model.get("floor_ms", {}).get(part)
+        if side == "ours" and floor:
+            axes.plot([floor, floor], [y - 0.4, y + 0.4], color=GOAL, linewidth=2, zorder=3)
+        ticks[y] = f"{label}, {'hybridrec' if side == 'ours' else 'FBGEMM'}" if label[0] != "…" else label
+        y, before = y + 1, label
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max((ms for _, _, ms, _ in shown), default=1) * 1.3)
+    axes.grid(axis="x", color="#e6e9ec", linewidth=0.8, zorder=0)
+    axes.set_axisbelow(True)
+
+
+def caption(answer: dict[str, Any]) -> str:
+    versions, gpu = answer["versions"], answer["machine"].get("gpu", {})
+    named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "fbgemm_gpu") if name in versions)
+    passes = f"best of {answer['passes']} passes, each a median of {answer['steps']} steps"
+    return f"{gpu.get('name', 'no GPU')}; {named}; batch {answer['batch']:,}; {passes}; {answer['date']}"
+
+
+def draw(answer: dict[str, Any], target: Path) -> None:
+    """Write the chart; the file's ending chooses PNG or SVG."""
+    plt.rcParams.update(STYLE)
+    names = [name for name in GOALS if name in answer]
+    columns = min(2, len(names))
+    lines = -(-len(names) // columns)
+    size = (7.2 * columns, 2.9 * lines + 0.6)
+    figure, panels = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes, name in zip(panels.flat, names, strict=False):
+        panel(axes, answer[name])
+        axes.set_title(TITLES[name])
+    for axes in panels.flat[len(names) :]:
+        axes.set_visible(False)
+    told = "Milliseconds; less is better. Red: the bytes of the part at copy speed"
+    figure.suptitle(told, fontsize=11)
+    figure.supxlabel(caption(answer), fontsize=8, color=FLOOR)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+    plt.close(figure)
+
+
+def main() -> None:
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

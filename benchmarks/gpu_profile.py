@@ -1,0 +1,55 @@
+"""Which kernels run on the GPU, how long, and in which share of a stretch of time any runs at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+COPIES = ("Memcpy", "Memset")
+Given = TypeVar("Given")
+Span = tuple[str, float, float]  # name, start and end in microseconds
+
+
+def spans_of(profiled: profile) -> list[Span]:
+    """Everything that the device did."""
+    cuda = torch.autograd.DeviceType.CUDA  # pyright: ignore[reportPrivateImportUsage] (torch.profiler gives no other)
+    events = [event for event in profiled.events() or [] if event.device_type == cuda]
+    return [(event.name, event.time_range.start, event.time_range.end) for event in events]
+
+
+def per_step(spans: Iterable[Span], steps: int) -> dict[str, float]:
+    """Microseconds of each kernel in a step, the longest first."""
+    total: dict[str, float] = defaultdict(float)
+    for name, start, end in spans:
+        total[name[:80]] += (end - start) / steps
+    return {name: round(us, 1) for name, us in sorted(total.items(), key=lambda one: -one[1]) if us >= 0.5}
+
+
+def busy(spans: Iterable[Span], *, copies: bool = False) -> float:
+    """Seconds in which at least one kernel (or copy) runs.
+
+    >>> busy([("a", 0.0, 2e6), ("b", 1e6, 3e6), ("Memcpy HtoD", 5e6, 6e6)])
+    3.0
+    """
+    total, until = 0.0, float("-inf")
+    for name, start, end in sorted(spans, key=lambda one: one[1]):
+        if copies or not name.startswith(COPIES):
+            total += max(0.0, end - max(start, until))
+            until = max(until, end)
+    return total / 1e6
+
+
+def kernels_us(step: Callable[[Given], Any], given: Sequence[Given]) -> dict[str, float]:
+    """Microseconds of each kernel in a step, over one step per batch given."""
+    for each in given:  # graphs are made in the first steps
+        step(each)
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for each in given:
+            step(each)
+        torch.cuda.synchronize()
+    return per_step(spans_of(profiled), len(given))

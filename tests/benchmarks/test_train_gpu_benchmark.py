@@ -1,0 +1,67 @@
+"""The GPU benchmark of training answers on few rows without a GPU; no time is asserted."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def modules() -> Iterator[dict[str, ModuleType]]:
+    """The benchmark's parts, which are scripts beside each other and no package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield {name: importlib.import_module(name) for name in ("train_gpu", "train_workload")}
+
+
+def answer_of(*options: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCHMARKS / "train_gpu.py"), "--smoke", "--json", *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.timeout(300)
+def test_dlrm_is_trained_from_files_in_both_precisions(tmp_path: Path) -> None:
+    answer = answer_of("--data", str(tmp_path))
+    assert set(answer["samples_per_s"]) == {"tf32", "bf16"}
+    for part in answer["parts"].values():
+        assert part["alone_step_ms"] > 0
+        assert part["wall_ms"] > 0
+    assert "gpu_busy" not in answer  # there is no GPU
+    assert answer["failed"] == {}
+
+
+@pytest.mark.timeout(300)
+def test_steps_on_the_tables_of_criteo_stand_beside_published_figures() -> None:
+    found = answer_of("--criteo1tb")["criteo1tb"]
+    assert set(found) == {"dlrm", "dcnv2"}
+    for part in found.values():
+        rate, published = part["tf32"]["samples_per_s"], part["published_a100"]["tf32"]
+        assert part["vs_published_a100"]["tf32"] == pytest.approx(rate / published)
+
+
+def test_the_tables_of_criteo_are_26_of_at_most_40_million_rows(modules: dict[str, ModuleType]) -> None:
+    rows = modules["train_gpu"].CRITEO_1TB
+    assert (len(rows), max(rows), sum(rows)) == (26, 40_000_000, 204_184_588)
+
+
+def test_several_files_hold_the_rows_of_one(modules: dict[str, ModuleType], tmp_path: Path) -> None:
+    workload = modules["train_workload"]
+    rows = 2 * workload.GROUP_ROWS + 5
+    paths = workload.write_files(rows, 20, tmp_path, 2)
+    assert len(paths) == 2
+    parts = pa.concat_tables([pq.read_table(path, columns=["id3", "click"]) for path in paths])
+    assert parts.equals(pq.read_table(workload.write(rows, 20, tmp_path), columns=["id3", "click"]))
