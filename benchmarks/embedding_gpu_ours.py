@@ -18,6 +18,7 @@ import hybridrec as hr
 from hybridrec.models.layers import MLP
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.losses import make_loss
+from hybridrec.train.placed import Placed
 from hybridrec.train.step import Learner, train_step
 from hybridrec.types import Batch, IdBlock
 
@@ -91,10 +92,10 @@ def learner_of(shape: Shape, emb: hr.EmbeddingCollection, rows: RowOptimizer, de
 
 
 def with_graphs(learner: Learner) -> Learner:
-    """The learner, its steps run as CUDA graphs; ImportError where hybridrec has none."""
-    from hybridrec.train.graphs import StepGraphs  # pyright: ignore[reportMissingImports]
+    """The learner, its steps run as CUDA graphs."""
+    from hybridrec.train.graphs import StepGraphs  # which needs Triton
 
-    learner.graphs = StepGraphs(learner)  # pyright: ignore[reportAttributeAccessIssue]
+    learner.graphs = StepGraphs()
     return learner
 
 
@@ -151,7 +152,7 @@ class Ours:
             learner.model.get_submodule("layers").compile()
         if graphs:
             with_graphs(learner)
-        return lambda batch: train_step(learner, [batch])
+        return lambda batch: train_step(learner, [Placed(batch, float(len(batch)))])  # as the Trainer's feed places it
 
 
 def facts_of(task: Task, shape: Shape) -> dict[str, Any]:

@@ -8,6 +8,7 @@ programs go round until the list is done.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -19,6 +20,17 @@ from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.ops.row_update import numbers as of
 from hybridrec.optim.rule import RowStep
+
+
+class Launch(NamedTuple):
+    """How a kernel is launched; found best on an H200 for dimensions 8 to 128."""
+
+    numbers: int  # of float32 rows that a program has in hand
+    warps: int
+    times: int  # programs, in those of `Sizes`
+
+
+SINGLE, FEW, CHUNKS, MANY = Launch(1024, 2, 8), Launch(256, 2, 4), Launch(0, 1, 4), Launch(1024, 4, 1)
 
 TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
@@ -230,22 +242,23 @@ def update_groups(
     stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm}
     shares = {"SHARES": groups.single_share is not None}
     to = addresses, numbers, keys, outcome
-    rows = lambda elements: max(1, elements // each.width)  # noqa: E731
-    update_single[(programs * 8,)](
+    rows = lambda numbers: max(1, numbers // each.width)  # noqa: E731
+    update_single[(programs * SINGLE.times,)](
         *(grad, groups.single, groups.single_share, counter, each.begin, n, *to),
-        **stepping, **shares, N=rows(1024), num_warps=2,
+        **stepping, **shares, N=rows(SINGLE.numbers), num_warps=SINGLE.warps,
     )  # fmt: skip
-    update_few[(programs * 4,)](
+    update_few[(programs * FEW.times,)](
         *(grad, groups.few, groups.grouped, groups.grouped_share, counter[1:], each.begin, n, *to),
-        **stepping, **shares, N=rows(1024 // each.dtype.itemsize), num_warps=2,
+        **stepping, **shares, N=rows(FEW.numbers * 4 // each.dtype.itemsize), num_warps=FEW.warps,
     )  # fmt: skip
-    sum_chunks[(programs * 4,)](
+    sum_chunks[(programs * CHUNKS.times,)](
         *(grad, groups.many, groups.crowd, groups.crowd_share, partial, counter[2:], each.chunks, m),
-        **common, **shares, CHUNK=chunk, num_warps=1,
+        **common, **shares, CHUNK=chunk, num_warps=CHUNKS.warps,
     )  # fmt: skip
-    update_many[(programs,)](
-        *(groups.many, partial, counter[2:], each.chunks, m, *to), **stepping, N=rows(1024), num_warps=4
-    )
+    update_many[(programs * MANY.times,)](
+        *(groups.many, partial, counter[2:], each.chunks, m, *to),
+        **stepping, N=rows(MANY.numbers), num_warps=MANY.warps,
+    )  # fmt: skip
 
 
 def update_listed(
