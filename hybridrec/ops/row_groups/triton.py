@@ -53,48 +53,6 @@ def _smaller(a, b):
 
 
 @triton.jit
-def _same_in_warp(row):
-    """Among the 32 lanes of a warp: which hold the same row (bits), how many of them come before, and how many are."""
-    same = tl.inline_asm_elementwise(
-        "match.any.sync.b32 $0, $1, 0xffffffff;", "=r,r", [row], dtype=tl.int32, is_pure=False, pack=1
-    )
-    before = tl.inline_asm_elementwise(
-        "{ .reg .b32 t; mov.u32 t, %lanemask_lt; and.b32 t, t, $1; popc.b32 $0, t; }",
-        "=r,r", [same], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-    times = tl.inline_asm_elementwise("popc.b32 $0, $1;", "=r,r", [same], dtype=tl.int32, is_pure=True, pack=1)
-    return same, before, times
-
-
-@triton.jit
-def _of_first_lane(value, same):
-    """The value of the first of the lanes whose bits are set."""
-    return tl.inline_asm_elementwise(
-        "{ .reg .b32 t; brev.b32 t, $2; bfind.shiftamt.u32 t, t; shfl.sync.idx.b32 $0, $1, t, 0x1f, 0xffffffff; }",
-        "=r,r,r", [value, same], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def count_by_warp(
-    values, features, first_programs, places, ranks, IDS: tl.constexpr, FEATURES: tl.constexpr, STEPS: tl.constexpr
-):
-    """What `count_occurrences` does: the lanes of a warp that hold one row make one atomic operation of theirs."""
-    program = tl.program_id(0)
-    feature = _feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
-    start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
-    id = tl.load(values + start + i, mask=i < count, other=-1)
-    row = tl.where((id >= 0) & (id < size), id, -1).to(tl.int32)
-    same, before, times = _same_in_warp(row)
-    place = places + tl.load(line + of.BASE) + row
-    earlier = tl.atomic_add(place, times, mask=(before == 0) & (row >= 0), sem="relaxed")
-    rank = _of_first_lane(earlier, same) + before
-    tl.store(ranks + start + i, tl.where(row >= 0, rank, -1), mask=i < count)
-
-
-@triton.jit
 def count_occurrences(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
@@ -328,8 +286,7 @@ def group_rows(
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count = count_by_warp if values.is_cuda and torch.version.cuda else count_occurrences
-    count[grid](*read, **kind, num_warps=size.warps)
+    count_occurrences[grid](*read, **kind, num_warps=size.warps)
     list_rows[grid](
         *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
         *(layout.batch, n, m),
