@@ -41,7 +41,7 @@ class Layout:
     """A block's shape as kernels see it; nothing in it depends on the ids."""
 
     batch: int
-    ids: int
+    ids: int  # of the block, up to the last that is looked up
     width: int  # of the pooled output
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
@@ -102,7 +102,7 @@ def make_layout(
     to = {"device": device, "non_blocking": True}
     return Layout(
         batch,
-        int(sum(counts)),
+        max(start + count for start, count in zip(starts, counts, strict=True)),
         stride,
         tuple(tables[f].dim for f in order),
         bool((matrix[:, line.HOTNESS.value] < 0).any()),

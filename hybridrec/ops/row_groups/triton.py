@@ -278,7 +278,7 @@ def group_rows(
         *(empty(3, n), empty(4, n), empty(4, m), empty(n), empty(m * size.chunk)),
         *((floats(n), floats(n), floats(m * size.chunk)) if shares else (None, None, None)),
     )
-    if not layout.ids:
+    if not layout.programs:
         return made
     ranks, grid = empty(layout.ids), (layout.programs,)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
