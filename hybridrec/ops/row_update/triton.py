@@ -14,13 +14,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hybridrec.ops.features import TYPES
 from hybridrec.ops.philox import triton as philox
 from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.ops.row_update import numbers as of
 from hybridrec.optim.rule import RowStep
-
-TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
