@@ -96,7 +96,7 @@ def _apply(
                 second += g * g
                 shrunk = first - tl.minimum(tl.maximum(first, -l1), l1)
                 divisor = (_number(numbers, table, of.BETA, mask) + root) / lr + _number(numbers, table, of.L2, mask)
-                w = -shrunk / tl.maximum(divisor, 1.17549435e-38)
+                w = -shrunk / tl.maximum(divisor, 1.1754944e-38)  # a smaller constant would be float64
             tl.store(second_at, second, mask=inside)
         tl.store(first_at, first, mask=inside)
     bound = _number(numbers, table, of.BOUND, mask)
