@@ -30,14 +30,8 @@ def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
     if not fused:
         raise ValueError("fused=False makes plain parameters; build it on the CPU and move it with .to('cuda')")
     for table in tables:
-        absent = {
-            "capacity=": table.dynamic,
-            "hashes=": table.hashes is not None,
-            "out_of_range='hash'": table.out_of_range == "hash",
-            "combiner 'max'": "max" in table.combiners.values(),
-        }
-        if asked := [what for what, there in absent.items() if there]:
+        if table.dynamic:
             raise ValueError(
-                f"table {table.name!r}: {asked[0]} is possible on the CPU only so far; leave it out, or keep the "
-                "collection there with device='cpu'"
+                f"table {table.name!r}: capacity= is possible on the CPU only so far; give it rows= or hashes=, or "
+                "keep the collection there with device='cpu'"
             )

@@ -17,6 +17,13 @@ def hash_ids(ids: Tensor) -> Tensor:
     return made
 
 
+@hash_ids.register_kernel("cuda")
+def _(ids: Tensor) -> Tensor:
+    from hybridrec.ops.id_hash import triton
+
+    return triton.hash_ids(ids)
+
+
 @hash_ids.register_fake
 def _(ids: Tensor) -> Tensor:
     return torch.empty_like(ids, memory_format=torch.contiguous_format)

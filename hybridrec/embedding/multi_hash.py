@@ -22,6 +22,10 @@ def rows_of(ids: Tensor, hashes: MultiHash) -> Tensor:
     tensor([[0, 1],
             [0, 1]])
     """
+    if ids.is_cuda:
+        from hybridrec.ops.id_hash.triton import hashed_blocks  # Triton comes with it
+
+        return hashed_blocks(ids, hashes.rounds, hashes.size)
     rows, bits = [], ids
     for turn in range(hashes.rounds):
         bits = hash_ids(bits)
@@ -44,7 +48,7 @@ def expand(block: IdBlock, hashes: Mapping[str, MultiHash]) -> IdBlock:
         torch.cat(values),
         (0, *accumulate(part.shape[0] for part in values)),
         tuple(None if hot is None else hot * turns for hot, turns in zip(block.hotness, rounds, strict=True)),
-        block.offsets * block.offsets.new_tensor(ragged)[:, None],
+        _offsets(block.offsets, ragged),
         _weights(block, rounds),
         batch_size=block.batch_size,
     )
@@ -52,6 +56,11 @@ def expand(block: IdBlock, hashes: Mapping[str, MultiHash]) -> IdBlock:
 
 def _values(ids: Tensor, hashes: MultiHash | None) -> Tensor:
     return ids if hashes is None else rows_of(ids, hashes).flatten()
+
+
+def _offsets(offsets: Tensor, rounds: list[int]) -> Tensor:
+    """Numbers of rows for numbers of ids; the rounds do not go to the device, which a captured graph would refuse."""
+    return torch.stack([line * turns for line, turns in zip(offsets, rounds, strict=True)]) if rounds else offsets
 
 
 def _weights(block: IdBlock, rounds: list[int]) -> Tensor | None:

@@ -6,6 +6,7 @@ neighbours. Kernels name these constants through the module: those they import b
 
 from __future__ import annotations
 
+import torch
 import triton.language as tl
 
 ROWS = tl.constexpr(0)  # address of the table's rows
@@ -21,12 +22,18 @@ COLUMN = tl.constexpr(9)  # where its numbers begin in the output
 STRIDE = tl.constexpr(10)  # from the numbers of one bag to those of the next
 COMBINER = tl.constexpr(11)
 NUMBER = tl.constexpr(12)  # the feature's place as declared
-LENGTH = tl.constexpr(13)  # numbers in a line
+GROUP = tl.constexpr(13)  # ids that stand for one, and count as one in its bag
+HASHED = tl.constexpr(14)  # whether an id outside the table has a row by its hash
+WINNERS = tl.constexpr(15)  # max: where its winners begin
+OCCURRENCES = tl.constexpr(16)  # max: where the gradients of its ids begin
+LENGTH = tl.constexpr(17)  # numbers in a line
 
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners
-COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0}
+COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0, "max": 0}  # max has kernels of its own
 
 NO_ID = tl.constexpr(1 - 2**63)  # as hybridrec.types.id_block has it
 
 # In the places of rows, while their occurrences are grouped: there is but one, which needs none; and a mark of many.
 SINGLE, MANY = tl.constexpr(-1), tl.constexpr(1 << 30)
+
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}

@@ -20,17 +20,21 @@ def test_the_current_gpu_gets_its_number(monkeypatch):
     assert device_of("cuda:1") == torch.device("cuda", 1)
 
 
+def test_a_dynamic_table_is_refused_by_name_and_option():
+    with pytest.raises(ValueError, match=r"table 'item': capacity= is possible on the CPU only so far; give it rows="):
+        refuse_on_gpu([hr.Table("item", dim=4, capacity=10)], fused=True)
+
+
 @pytest.mark.parametrize(
-    ("options", "named"),
+    "options",
     [
-        ({"capacity": 10}, "capacity="),
-        ({"rows": 10, "out_of_range": "hash"}, "out_of_range='hash'"),
-        ({"rows": 10, "combiner": "max"}, "combiner 'max'"),
+        {"rows": 10, "out_of_range": "hash"},
+        {"rows": 10, "dtype": torch.bfloat16, "combiner": "max"},
+        {"hashes": hr.embedding.MultiHash(2, 5)},
     ],
 )
-def test_what_only_the_cpu_can_do_is_refused_by_table_and_option(options, named):
-    with pytest.raises(ValueError, match=f"table 'item': {named} is possible on the CPU only so far"):
-        refuse_on_gpu([hr.Table("item", dim=4, **options)], fused=True)
+def test_fixed_tables_of_all_kinds_are_taken(options):
+    refuse_on_gpu([hr.Table("item", dim=4, **options)], fused=True)
 
 
 def test_plain_parameters_are_moved_by_torch():

@@ -67,7 +67,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What kernels must know of a table."""
         store = self.stores[name]
         number = self.names.index(name)
-        return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype)
+        hashed = store.table.out_of_range == "hash"
+        return TableFacts(
+            number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed
+        )
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 
@@ -94,7 +97,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
-        lent = [part for part in (looked.flat, *looked.sequences, looked.block.values) if part is not None]
+        read = looked.flat, *looked.sequences, looked.block.values, looked.weights
+        lent = [part for part in read if part is not None]
         self.queue(looked, (), {*pooled, *fed}, lent)
 
     # -- as part of a CUDA graph --------------------------------------------------------------------------
@@ -209,6 +213,11 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         lines = step_numbers(self.names, steps), step_keys(self._keys, self.names, steps)
         there = self._numbers_there, self._keys_there
         if lines != self._lines:
+            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    "the numbers of a step (lr, and for half rows its count) are others than those of the last one, "
+                    "and a graph that is being captured would repeat them for ever; take the step outside of it"
+                )
             self._lines = lines
             for values, to in zip(lines, there, strict=True):
                 sent = torch.tensor(values, dtype=to.dtype, pin_memory=to.is_cuda)

@@ -25,7 +25,8 @@ class Class:
     first: int  # of its lines
     last: int
     ones: int  # lines of pooled features with one id per bag, which come first
-    pooled: int  # lines of pooled features, which come next
+    pooled: int  # lines of pooled features, those with one id among them; max is not
+    maxima: tuple[int, int]  # its lines of features pooled by max, first and last of those of all classes
     begin: int  # of its lists of rows
     chunks: int  # of its chunks
     align: int  # 4 where numbers of the output can be read by four, else 1
@@ -41,14 +42,20 @@ class Layout:
     """A block's shape as kernels see it; nothing in it depends on the ids."""
 
     batch: int
-    ids: int
+    ids: int  # of the block, up to the last that is looked up
     width: int  # of the pooled output
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
     divides: bool  # whether some bags are divided by their size
-    features: Tensor  # int64 [F, LENGTH], by class, pooled features first
+    grouped: bool  # whether some ids stand for one with others
+    hashed: bool  # whether some ids outside their table have a row by their hash
+    features: Tensor  # int64 [F, LENGTH], by class, pooled features first, then those of max, then sequences
+    maxima: Tensor  # int64 [M, LENGTH]: lines of max as it pools; in `features` it has a gradient for each id
+    winners: int  # numbers that max keeps
+    occurrences: int  # numbers of the gradients of the ids of max
+    largest: dict[int, tuple[int, int]]  # by line of `features`: begin and end of those of a feature of max
     order: tuple[int, ...]  # the declared place of each line
-    sequences: tuple[tuple[int, int, int], ...]  # line, ids and begin in the gradient of each, as declared
+    sequences: tuple[tuple[int, int, int], ...]  # line, rows and begin in the gradient of each, as declared
     classes: tuple[Class, ...]
     first_programs: Tensor  # int32 [F + 1]
     programs: int
@@ -68,6 +75,7 @@ class TableFacts:
     base: int
     dim: int
     dtype: torch.dtype
+    hashed: bool = False  # whether ids outside it have a row by their hash
 
 
 def make_layout(
@@ -84,66 +92,109 @@ def make_layout(
     """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets)."""
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
-    order = sorted(range(len(specs)), key=lambda f: (kind_of[f], specs[f].combiner == "none", hotness[f] != 1, f))
-    columns, stride = _columns(specs, tables, counts, batch)
+    order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
+    columns, stride, behind = _columns(specs, tables, counts, batch)
     matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
     for place, f in enumerate(order):
-        table, sequence = tables[f], specs[f].combiner == "none"
-        fixed = hotness[f]
-        hot = 1 if sequence else -1 if fixed is None else fixed
+        table, spec, fixed = tables[f], specs[f], hotness[f]
+        sequence = spec.combiner == "none"
+        hot = spec.group if sequence else -1 if fixed is None else fixed
         matrix[place] = (
             *(table.address, table.rows, table.base, table.number, kind_of[f], starts[f], counts[f], hot),
-            *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[specs[f].combiner], f),
+            *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[spec.combiner], f),
+            *(spec.group, table.hashed, 0, 0),
         )
+    largest = [place for place, f in enumerate(order) if specs[f].combiner == "max"]
+    maxima, winners, occurrences = _maxima(matrix, largest, [tables[order[p]].dim for p in largest], batch, behind)
     programs = np.concatenate([[0], np.cumsum(-(-matrix[:, line.COUNT.value] // sizes.ids))])
-    classes, lists, most, chunks = _classes(kinds, matrix, order, specs, tables, sizes)
+    parts, types = [_part(specs[f]) for f in order], [tables[f].dtype for f in order]
+    classes, lists, most, chunks = _classes(kinds, matrix, maxima, parts, types, sizes)
     ends = [place for place, f in enumerate(order) if specs[f].combiner == "none"]
     sequences = sorted(ends, key=lambda place: order[place])
     to = {"device": device, "non_blocking": True}
     return Layout(
-        batch,
-        int(sum(counts)),
-        stride,
-        tuple(tables[f].dim for f in order),
-        bool((matrix[:, line.HOTNESS.value] < 0).any()),
-        bool((matrix[:, line.COMBINER.value] > 0).any()),
-        torch.from_numpy(matrix).to(**to),
-        tuple(order),
-        tuple((place, counts[order[place]], columns[order[place]]) for place in sequences),
-        classes,
-        torch.from_numpy(programs.astype(np.int32)).to(**to),
-        int(programs[-1]),
-        torch.from_numpy(np.array(lists, np.int32)).to(**to),
-        most,
-        chunks,
-        sizes,
+        batch=batch,
+        ids=max(start + count for start, count in zip(starts, counts, strict=True)),
+        width=stride,
+        dims=tuple(tables[f].dim for f in order),
+        ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
+        divides=bool((matrix[:, line.COMBINER.value] > 0).any()),
+        grouped=any(spec.group > 1 for spec in specs),
+        hashed=any(table.hashed for table in tables),
+        features=torch.from_numpy(matrix).to(**to),
+        maxima=torch.from_numpy(maxima).to(**to),
+        winners=winners,
+        occurrences=occurrences,
+        largest={place: _numbers_of_ids(matrix[place]) for place in largest},
+        order=tuple(order),
+        sequences=tuple((p, counts[order[p]] // specs[order[p]].group, columns[order[p]]) for p in sequences),
+        classes=classes,
+        first_programs=torch.from_numpy(programs.astype(np.int32)).to(**to),
+        programs=int(programs[-1]),
+        lists=torch.from_numpy(np.array(lists, np.int32)).to(**to),
+        most=most,
+        chunks=chunks,
+        sizes=sizes,
     )
+
+
+def _numbers_of_ids(of_max: np.ndarray) -> tuple[int, int]:
+    """Begin and end of the gradients of the ids of a feature of max, whose stride is by now its dimension."""
+    begin, count, dim = (int(of_max[at.value]) for at in (line.OCCURRENCES, line.COUNT, line.STRIDE))
+    return begin, begin + count * dim
+
+
+def _part(spec: FeatureSpec) -> int:
+    """Where a feature stands among those of its class: pooled by sums, by max, or not."""
+    return {"max": 1, "none": 2}.get(spec.combiner, 0)
 
 
 def _columns(
     specs: Sequence[FeatureSpec], tables: Sequence[TableFacts], counts: Sequence[int], batch: int
-) -> tuple[list[int], int]:
-    """Where each feature's numbers begin: pooled ones side by side, sequences one after the other behind them all."""
+) -> tuple[list[int], int, int]:
+    """Where each feature's numbers begin: pooled ones side by side, sequences one after the other behind them all.
+
+    Then the width of the pooled ones, and where the gradients of the ids of max begin, behind the sequences.
+    """
     pooled = [0 if spec.combiner == "none" else table.dim for spec, table in zip(specs, tables, strict=True)]
     stride, behind, begin, columns = sum(pooled), sum(pooled) * batch, 0, []
     for spec, table, count, width in zip(specs, tables, counts, pooled, strict=True):
         columns.append(behind if spec.combiner == "none" else begin)
         begin += width
-        behind += count * table.dim if spec.combiner == "none" else 0
-    if behind > MOST_NUMBERS:
+        behind += count // spec.group * table.dim if spec.combiner == "none" else 0
+    ids_of_max = sum(t.dim * n for t, n, spec in zip(tables, counts, specs, strict=True) if spec.combiner == "max")
+    if (numbers := behind + ids_of_max) > MOST_NUMBERS:
         raise ValueError(
-            f"a batch of {batch} rows makes {behind} numbers of embeddings, and at most {MOST_NUMBERS} are possible on "
-            "a GPU; take smaller batches, or spread the tables over several collections"
+            f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
+            "possible on a GPU; take smaller batches, or spread the tables over several collections"
         )
-    return columns, stride
+    return columns, stride, behind
+
+
+def _maxima(
+    matrix: np.ndarray, places: list[int], dims: list[int], batch: int, behind: int
+) -> tuple[np.ndarray, int, int]:
+    """The lines of features pooled by max, and the numbers of their winners and of the gradients of their ids.
+
+    Their lines in the matrix become those of sequences, whose every id has its own gradient.
+    """
+    winners = occurrences = 0
+    for place, dim in zip(places, dims, strict=True):
+        matrix[place, line.WINNERS.value], matrix[place, line.OCCURRENCES.value] = winners, occurrences
+        winners, occurrences = winners + batch * dim, occurrences + int(matrix[place, line.COUNT.value]) * dim
+    maxima = matrix[places]
+    for place, dim in zip(places, dims, strict=True):
+        matrix[place, line.COLUMN.value] = behind + matrix[place, line.OCCURRENCES.value]
+        matrix[place, line.STRIDE.value], matrix[place, line.HOTNESS.value] = dim, 1
+    return maxima, winners, occurrences
 
 
 def _classes(
     kinds: list[tuple[int, str]],
     matrix: np.ndarray,
-    order: Sequence[int],
-    specs: Sequence[FeatureSpec],
-    tables: Sequence[TableFacts],
+    maxima: np.ndarray,
+    parts: list[int],
+    types: list[torch.dtype],
     sizes: Sizes,
 ) -> tuple[tuple[Class, ...], list[tuple[int, int]], int, int]:
     """The classes, where their lists and chunks begin, and the room for all of them."""
@@ -151,12 +202,13 @@ def _classes(
     for kind, (dim, _) in enumerate(kinds):
         mine = np.flatnonzero(matrix[:, line.CLASS.value] == kind)
         first, last = int(mine[0]), int(mine[-1]) + 1
-        pooled = sum(specs[order[place]].combiner != "none" for place in range(first, last))
+        pooled = parts[first:last].count(0)
         ones = int((matrix[mine][:pooled, line.HOTNESS.value] == 1).sum())
-        places = np.concatenate([matrix[mine][:, line.COLUMN.value], matrix[mine][:, line.STRIDE.value], [dim]])
-        dtype = tables[order[first]].dtype
-        align = 1 if (places % 4).any() else 4
-        made.append(Class(dim, dtype, first, last, ones, pooled, begin, chunks, align))
+        largest = np.searchsorted(maxima[:, line.CLASS.value], [kind, kind + 1]).tolist()
+        all_lines = np.concatenate([matrix[mine], maxima[slice(*largest)]])
+        places = all_lines[:, [at.value for at in (line.COLUMN, line.STRIDE, line.WINNERS, line.OCCURRENCES)]]
+        align = 1 if dim % 4 or (places % 4).any() else 4
+        made.append(Class(dim, types[first], first, last, ones, pooled, tuple(largest), begin, chunks, align))
         lists.append((begin, chunks))
         ids = int(matrix[mine][:, line.COUNT.value].sum())
         begin += ids

@@ -16,7 +16,11 @@ from torch.autograd.function import once_differentiable
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.id_hash.triton import hash_outside
+from hybridrec.ops.pooled_lookup.op import accumulates
 from hybridrec.ops.pooled_lookup.triton import pool
+from hybridrec.ops.pooled_lookup.triton_max import largest, occurrence_gradients
+from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.types import IdBlock
 
@@ -38,6 +42,7 @@ class Looked:
     weights: Tensor | None
     bag_of: Tensor
     scales: Tensor | None
+    winners: Tensor | None = None  # of max
     groups: RowGroups | None = None
     ready: Any = None  # an event on the stream that grouped
     flat: Tensor | None = None
@@ -45,37 +50,49 @@ class Looked:
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def gradient(self) -> Tensor:
-        """All gradients as the layout numbers them: the pooled ones, then the sequences."""
-        parts = [self.flat, *self.sequences]
+        """All gradients as the layout numbers them: the pooled ones, the sequences, and those of the ids of max."""
+        parts = [self.flat, *self.sequences, *([] if self.winners is None else [self._of_max()])]
         assert all(part is not None for part in parts), "grouped lookups have all their gradients"
         return self.flat if len(parts) == 1 else torch.cat([part.flatten() for part in parts])  # pyright: ignore
 
+    def _of_max(self) -> Tensor:
+        """The gradients of the ids of max, feature after feature."""
+        assert self.flat is not None, "pooled features have a gradient"
+        assert self.winners is not None, "some feature is pooled by max"
+        return occurrence_gradients(self.block.offsets, self.layout, self.flat, self.winners)
+
     def occurrences(self, table: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows int64 [n] and gradients [n, dim] of the ids of each feature of a table, by plain PyTorch."""
-        column, sequence = 0, iter(self.sequences)
+        column, sequences, of_max = 0, iter(self.sequences), None
         for number, feature in enumerate(self.features):
             line = self.layout.order.index(number)
-            dim, unpooled = self.layout.dims[line], feature.combiner == "none"
-            grad = next(sequence) if unpooled else self.flat
+            dim = self.layout.dims[line]
+            if feature.combiner == "none":
+                grad = next(sequences)
+            else:
+                grad = None if self.flat is None else self.flat[:, column : column + dim]
+                column += dim
             if feature.table == table and grad is not None:
-                yield self._of_feature(feature, line, grad if unpooled else grad[:, column : column + dim])
-            column += 0 if unpooled else dim
+                if feature.combiner == "max":
+                    of_max = self._of_max() if of_max is None else of_max
+                    grad = of_max[slice(*self.layout.largest[line])].view(-1, dim)
+                yield self._of_feature(feature, line, grad)
 
     def _of_feature(self, feature: FeatureSpec, line: int, grad: Tensor) -> tuple[Tensor, Tensor]:
         at = self.block.names.index(feature.name)
         start, stop, hot = self.block.starts[at], self.block.starts[at + 1], self.block.hotness[at]
-        ids, entries = self.block.values[start:stop], torch.arange(stop - start, device=grad.device)
-        if feature.combiner == "none":
-            bags = entries
+        ids = self.block.values[start:stop]
+        known = ((ids >= 0) & (ids < self.rows_of[feature.table])).nonzero()[:, 0]  # others may have no bag
+        if feature.combiner in ("none", "max"):
+            bags = known // feature.group
         else:
-            bags = self.bag_of[start:stop].long() if hot is None else entries // max(hot, 1)
-        share = torch.ones(len(ids), device=grad.device)
+            bags = self.bag_of[start:stop][known].long() if hot is None else known // max(hot, 1)
+        share = torch.ones(len(known), device=grad.device)
         if self.scales is not None and feature.combiner in ("mean", "sqrtn"):
             share = self.scales[line, bags]
         if self.weights is not None:
-            share = share * self.weights[start:stop]
-        known = (ids >= 0) & (ids < self.rows_of[feature.table])
-        return ids[known], (grad[bags] * share[:, None])[known]
+            share = share * self.weights[start:stop][known]
+        return ids[known], grad[bags] * share[:, None]
 
 
 class DeviceLookup:
@@ -95,12 +112,9 @@ class DeviceLookup:
         self._layouts: dict[Any, Layout] = {}
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        train = train and torch.is_grad_enabled() and self.anchor.requires_grad
-        if train and block.weights is not None and block.weights.requires_grad:
-            raise ValueError("weights of ids take no gradient on a GPU yet; detach() them, or use device='cpu'")
         self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
-        out = _Lookup.apply(self.anchor, weights, block, self, train)
+        out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
         return out[0], out[1:]
 
     def __reduce__(self) -> tuple:
@@ -147,23 +161,38 @@ class DeviceLookup:
                 self.faults.fill_(NO_FAULT)
                 raise ValueError(
                     f"id {value} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
-                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='zero', "
-                    "or more rows="
+                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='hash' "
+                    "or 'zero', or more rows="
                 )
 
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, weights: Tensor | None, block: IdBlock, lookup: DeviceLookup, train: bool
+        ctx: Any,
+        anchor: Tensor,
+        weights: Tensor | None,
+        block: IdBlock,
+        lookup: DeviceLookup,
+        train: bool,
+        record: bool,
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)  # an output without a gradient touches no row
-        layout = lookup.layout(block)
-        flat, sequences, bag_of, scales = pool(block.values, block.offsets, weights, layout, lookup.faults, train)
-        if train:
-            ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales)
+        learned, weighed = (record and part is not None and part.requires_grad for part in (anchor, weights))
+        layout, keep = lookup.layout(block), weighed or learned
+        if layout.hashed:
+            block = replace(block, values=hash_outside(block.values, layout))
+        given = block.values, block.offsets, weights, layout
+        flat, sequences, bag_of, scales = pool(*given, lookup.faults, keep)
+        winners = largest(*given, flat, lookup.faults, keep)
+        if keep:
+            if weighed and weights is not None:  # their own step may come before that of the rows
+                weights = weights.detach().clone()
+                ctx.save_for_backward(flat)
+            ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners)
             ctx.lookup = lookup
-            lookup.group.prepare(ctx.looked)
+            if train and learned:
+                lookup.group.prepare(ctx.looked)
         return (flat, *sequences)
 
     @staticmethod
@@ -171,5 +200,12 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         flat, *sequences = (None if grad is None else grad.contiguous() for grad in grads)
         looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
-        ctx.lookup.group.take(looked)
-        return (torch.zeros_like(ctx.lookup.anchor), None, None, None, None)
+        of_weights = of_anchor = None
+        if ctx.needs_input_grad[1]:
+            of_weights = weight_gradient(looked, *ctx.saved_tensors)
+        if ctx.needs_input_grad[0] and (of_weights is None or accumulates(ctx.lookup.anchor)):
+            if looked.groups is None:  # the lookup was one of eval()
+                ctx.lookup.group.prepare(looked)
+            ctx.lookup.group.take(looked)
+            of_anchor = torch.zeros_like(ctx.lookup.anchor)
+        return (of_anchor, of_weights, *[None] * 4)

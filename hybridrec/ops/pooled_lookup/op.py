@@ -305,18 +305,18 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if ctx.needs_input_grad[2]:
         weigh: Any = _weight_gradient if direct else torch.ops.hybridrec.weight_gradient
         of_weights = weigh(mine, flat, *common)
-    if ctx.needs_input_grad[3] and (of_weights is None or not direct or _accumulates(ctx.block[-1])):
+    if ctx.needs_input_grad[3] and (of_weights is None or not direct or accumulates(_of(ctx.block[-1]).anchor)):
         queue: Any = _queue if direct else torch.ops.hybridrec.queue_gradients
         # compiled code may use the memory of a gradient again before the step, so it copies
         of_anchor = queue(mine, *common, not direct, 0 if direct else next(_traced))
     return None, None, of_weights, of_anchor, *[None] * 6
 
 
-def _accumulates(number: int) -> bool:
+def accumulates(anchor: Tensor) -> bool:
     """Whether the backward at work leaves gradients in leaves; torch.autograd.grad, asked for others, does not."""
-    anchor = torch.autograd.graph.get_gradient_edge(_of(number).anchor)
+    edge = torch.autograd.graph.get_gradient_edge(anchor)
     try:
-        return torch._C._will_engine_execute_node(anchor.node)
+        return torch._C._will_engine_execute_node(edge.node)
     except RuntimeError:  # the anchor is what was asked for
         return True
 

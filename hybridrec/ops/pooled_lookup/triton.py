@@ -19,7 +19,7 @@ ELEMENTS = 512  # numbers that a program has in hand at a time; found best for d
 
 
 @triton.jit
-def _rows(values, weights, rows, fault, at, there, combiner, size, columns, D: tl.constexpr, WEIGHTED: tl.constexpr):
+def rows_at(values, weights, rows, fault, at, there, combiner, size, columns, D: tl.constexpr, WEIGHTED: tl.constexpr):
     """The rows of ids at places [n] times their weights, [n, WIDTH], and what they add to the divisor of their bag."""
     id = tl.load(values + at, mask=there, other=0)
     known = there & (id >= 0) & (id < size)
@@ -32,6 +32,20 @@ def _rows(values, weights, rows, fault, at, there, combiner, size, columns, D: t
         x = x * weight[:, None]
         weight = tl.where(combiner == of.SQRTN, weight * weight, weight)
     return x, weight
+
+
+@triton.jit
+def bag_ends(line, offsets, start, bags, live, batch):
+    """Where the ids of bags [n] of a feature begin in the block, and how many there are."""
+    hotness = tl.load(line + of.HOTNESS)
+    if hotness >= 0:
+        begin = bags * hotness
+        length = tl.where(live, hotness, 0)
+    else:
+        ends = offsets + tl.load(line + of.LINE) * (batch + 1) + bags
+        begin = tl.load(ends, mask=live, other=0)
+        length = tl.load(ends + 1, mask=live, other=0) - begin
+    return begin + start, length
 
 
 @triton.jit
@@ -55,6 +69,7 @@ def pool_bags(
     ALIGN: tl.constexpr,
     WEIGHTED: tl.constexpr,
     TRAIN: tl.constexpr,
+    GROUPED: tl.constexpr,
     ONE: tl.constexpr,
 ):
     """Bags [BAGS] of one feature; WIDTH is D or the next power of two."""
@@ -70,21 +85,14 @@ def pool_bags(
     columns, fault = tl.arange(0, WIDTH), faults + tl.load(line + of.NUMBER)
     if ONE:
         length = tl.where(live, 1, 0)
-        sums, mass = _rows(values, weights, rows, fault, start + where, live, combiner, size, columns, D, WEIGHTED)
+        sums, mass = rows_at(values, weights, rows, fault, start + where, live, combiner, size, columns, D, WEIGHTED)
     else:
-        if hotness >= 0:
-            begin = where * hotness
-            length = tl.where(live, hotness, 0)
-        else:
-            ends = offsets + tl.load(line + of.LINE) * (batch + 1) + where
-            begin = tl.load(ends, mask=live, other=0)
-            length = tl.load(ends + 1, mask=live, other=0) - begin
-        begin += start
+        begin, length = bag_ends(line, offsets, start, where, live, batch)
         sums = tl.zeros([BAGS, WIDTH], tl.float32)
         mass = tl.zeros([BAGS], tl.float32)
         for j in range(0, tl.max(length)):
             there = length > j
-            row, weight = _rows(values, weights, rows, fault, begin + j, there, combiner, size, columns, D, WEIGHTED)
+            row, weight = rows_at(values, weights, rows, fault, begin + j, there, combiner, size, columns, D, WEIGHTED)
             sums += row
             mass += weight
             if TRAIN:
@@ -92,6 +100,8 @@ def pool_bags(
                     tl.store(bag_of + begin + j, bags, mask=there)
     if not WEIGHTED:
         mass = length.to(tl.float32)
+    if GROUPED:
+        mass /= tl.load(line + of.GROUP).to(tl.float32)
     if combiner == of.SQRTN:
         mass = tl.sqrt(mass)
     scale = tl.where(mass == 0, 0.0, 1.0 / tl.where(mass == 0, 1.0, mass))
@@ -121,16 +131,16 @@ def pool(
     scales = torch.empty(len(layout.order), layout.batch, device=device) if train and layout.divides else None
     given = values, offsets, values if weights is None else weights, layout.features
     kept = values if scales is None else scales, bag_of, faults
-    kind = {"WEIGHTED": weights is not None, "TRAIN": train}
+    kind = {"WEIGHTED": weights is not None, "TRAIN": train, "GROUPED": layout.grouped}
     for each in layout.classes:
-        row = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[each.dtype]
+        row = of.TYPES[each.dtype]
         bags = max(1, ELEMENTS // each.width)
         shape = {"ROW": row, "D": each.dim, "WIDTH": each.width, "BAGS": bags, "ALIGN": each.align}
         parts = [(flat, each.first, each.ones, layout.batch, 0, True)]
         parts += [(flat, each.first + each.ones, each.pooled - each.ones, layout.batch, 0, False)]
         for out, (place, count, begin) in zip(sequences, layout.sequences, strict=True):
             if each.first <= place < each.last:
-                parts.append((out, place, 1, count, begin, True))
+                parts.append((out, place, 1, count, begin, not layout.grouped))
         for out, first, features, batch, shift, one in parts:
             blocks = triton.cdiv(batch, bags)
             if features * blocks:

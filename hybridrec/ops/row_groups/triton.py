@@ -30,7 +30,7 @@ class Sizes:
 
 
 @triton.jit
-def _feature_of(first_programs, program, FEATURES: tl.constexpr, STEPS: tl.constexpr):
+def feature_of(first_programs, program, FEATURES: tl.constexpr, STEPS: tl.constexpr):
     """The feature a program works for: the last whose first program is not later."""
     low = 0
     high = FEATURES
@@ -65,7 +65,7 @@ def count_occurrences(
 ):
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
     program = tl.program_id(0)
-    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
     at = (program - tl.load(first_programs + feature)) * IDS
@@ -143,7 +143,7 @@ def list_rows(
 ):
     """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
     program = tl.program_id(0)
-    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
     i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
@@ -208,7 +208,7 @@ def place_occurrences(
 ):
     """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
     program = tl.program_id(0)
-    feature = _feature_of(first_programs, program, FEATURES, STEPS)
+    feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
     i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
@@ -278,7 +278,7 @@ def group_rows(
         *(empty(3, n), empty(4, n), empty(4, m), empty(n), empty(m * size.chunk)),
         *((floats(n), floats(n), floats(m * size.chunk)) if shares else (None, None, None)),
     )
-    if not layout.ids:
+    if not layout.programs:
         return made
     ranks, grid = empty(layout.ids), (layout.programs,)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}

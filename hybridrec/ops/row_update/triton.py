@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hybridrec.ops.features import TYPES
 from hybridrec.ops.philox import triton as philox
 from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
@@ -31,8 +32,6 @@ class Launch(NamedTuple):
 
 
 SINGLE, FEW, CHUNKS, MANY = Launch(1024, 2, 8), Launch(256, 2, 4), Launch(0, 1, 4), Launch(1024, 4, 1)
-
-TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
@@ -109,7 +108,7 @@ def _apply(
                 second += g * g
                 shrunk = first - tl.minimum(tl.maximum(first, -l1), l1)
                 divisor = (_number(numbers, table, of.BETA, mask) + root) / lr + _number(numbers, table, of.L2, mask)
-                w = -shrunk / tl.maximum(divisor, 1.17549435e-38)
+                w = -shrunk / tl.maximum(divisor, 1.1754944e-38)  # a smaller constant would be float64
             tl.store(second_at, second, mask=inside)
         tl.store(first_at, first, mask=inside)
     bound = _number(numbers, table, of.BOUND, mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from tests.gpu import DEVICE, INTERPRETED
 
 # So small that a batch has rows with one, few and many occurrences, of several chunks and programs.
 SMALL = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1)
+QUICK = replace(SMALL, programs=1)  # where another test has several programs to a list
 SIZES = [SMALL] if INTERPRETED else [SMALL, Sizes()]
 
 

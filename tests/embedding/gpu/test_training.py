@@ -150,6 +150,19 @@ def test_nan_can_be_an_error_before_anything_changes():
     agree(cpu, gpu, atol=0.0)
 
 
+def test_features_that_feed_no_table_are_ignored():
+    torch.manual_seed(8)
+    cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["sgd"])
+    for others in (ids(9, 5, 300), lists(9, 300, 5)):
+        backward(cpu, gpu, weighted({"first": others, **features(5), "last": others}))
+        of_cpu.step(), of_gpu.step()
+        agree(cpu, gpu)
+    empty = {name: torch.zeros(5, 0).long() for name in features(5)}
+    backward(cpu, gpu, IdBlock.from_ragged({"first": others, **empty}))
+    of_cpu.step(), of_gpu.step()
+    agree(cpu, gpu)
+
+
 def test_a_batch_without_rows_does_nothing():
     cpu, gpu, _, of_gpu = both(SIZES[0], OPTIMIZERS["adam"])
     flat, sequences = gpu(IdBlock.from_ragged(features(0)))

@@ -13,7 +13,7 @@ from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.types import IdBlock
-from tests.embedding.gpu.on_device import SIZES, Pair, ids, lists, weighted
+from tests.embedding.gpu.on_device import QUICK, SIZES, Pair, ids, lists, weighted
 from tests.gpu import DEVICE, needs_gpu
 
 pytestmark = needs_gpu
@@ -55,7 +55,7 @@ def test_exact_updates_are_rounded_as_on_the_cpu_bit_for_bit(dtype, sizes):
     """Numbers of few bits, so that float32 is exact, and a step far below the distance of two half numbers."""
     torch.manual_seed(0)
     pair = Pair(tables(dtype), lambda m: hr.optim.SGD(m, lr=2.0**-12), sizes)
-    for batch in (7, 5):
+    for batch in (5, 4):
         before = pair.cpu["a"].weight.clone()
         pair.backward(IdBlock.from_ragged(features(batch)), exact=True)
         pair.step()
@@ -63,24 +63,22 @@ def test_exact_updates_are_rounded_as_on_the_cpu_bit_for_bit(dtype, sizes):
         assert not torch.equal(before, pair.cpu["a"].weight)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_gradients_of_two_calls_are_rounded_once_as_on_the_cpu(dtype):
+def test_gradients_of_two_calls_are_rounded_once_as_on_the_cpu():
     torch.manual_seed(1)
-    pair = Pair(tables(dtype), lambda m: hr.optim.SGD(m, lr=2.0**-12), SIZES[0])
+    pair = Pair(tables(torch.bfloat16), lambda m: hr.optim.SGD(m, lr=2.0**-12), QUICK)
     for batch in (4, 3):
         pair.backward(IdBlock.from_ragged(features(batch)), exact=True)
     pair.step()
     same_bits(pair)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_rows_of_an_optimizer_with_state_are_those_of_the_cpu_or_next_to_them(dtype):
+def test_rows_of_an_optimizer_with_state_are_those_of_the_cpu_or_next_to_them():
     """Float32 results that differ in the last bit are seldom rounded to different sides."""
     torch.manual_seed(2)
-    pair = Pair(tables(dtype), lambda m: hr.optim.Adagrad(m, lr=0.1), SIZES[0])
+    pair = Pair(tables(torch.bfloat16), lambda m: hr.optim.Adagrad(m, lr=0.1), QUICK)
     pair.backward(weighted(features(7)))
     pair.step()
-    pair.agree(rtol=2.0 ** (-10 if dtype == torch.float16 else -7))
+    pair.agree(rtol=2.0**-7)
     same = [(store.weight.cpu() == pair.cpu[name].weight).float().mean() for name, store in pair.gpu.stores.items()]
     assert min(same[:2]) > 0.95
 
@@ -97,7 +95,7 @@ def test_a_store_rounds_by_itself_as_on_the_cpu(dtype):
 
 def test_numbers_and_keys_of_a_step_are_written_where_those_of_the_last_one_were():
     """So that a captured graph reads the new ones."""
-    pair = Pair(tables(torch.float16), lambda m: hr.optim.SGD(m, lr=2.0**-12), SIZES[0])
+    pair = Pair(tables(torch.float16)[1:], lambda m: hr.optim.SGD(m, lr=2.0**-12), QUICK)
     group, places, lines = pair.gpu.group, set(), []
     for lr in (2.0**-12, 2.0**-11):
         for rows in pair.optimizers:
@@ -108,4 +106,4 @@ def test_numbers_and_keys_of_a_step_are_written_where_those_of_the_last_one_were
         places.add((group._numbers_there.data_ptr(), group._keys_there.data_ptr()))
         lines.append((group._numbers_there[0, 0].item(), group._keys_there[:, 1].tolist()))
     assert len(places) == 1
-    assert lines == [(2.0**-12, [3, 3, 0]), (2.0**-11, [4, 4, 0])]
+    assert lines == [(2.0**-12, [3, 0]), (2.0**-11, [4, 0])]

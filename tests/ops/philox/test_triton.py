@@ -9,9 +9,9 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import triton
 import triton.language as tl
 
+from hybridrec.ops.features import TYPES
 from hybridrec.ops.philox import reference
 from hybridrec.ops.philox import triton as philox
-from hybridrec.ops.row_update.triton import TYPES
 from tests.gpu import DEVICE, needs_gpu
 
 pytestmark = needs_gpu

@@ -1,0 +1,1 @@
+"""Rows of ids by their hash."""
