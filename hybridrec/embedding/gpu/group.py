@@ -68,9 +68,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         store = self.stores[name]
         number = self.names.index(name)
         hashed = store.table.out_of_range == "hash"
-        return TableFacts(
-            number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed
-        )
+        return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 

@@ -16,14 +16,17 @@ from torch import Tensor
 from hybridrec.ops import features as of
 
 ELEMENTS = 512  # numbers that a program has in hand at a time; found best for dimensions 8 to 128
+TOGETHER = 4  # ids of a bag whose rows are on their way at the same time
 
 
 @triton.jit
-def rows_at(values, weights, rows, fault, at, there, combiner, size, columns, D: tl.constexpr, WEIGHTED: tl.constexpr):
-    """The rows of ids at places [n] times their weights, [n, WIDTH], and what they add to the divisor of their bag."""
+def rows_at(values, weights, rows, at, there, combiner, size, columns, D: tl.constexpr, WEIGHTED: tl.constexpr):
+    """The rows of ids at places [n] times their weights, [n, WIDTH]; what they add to the divisor of their bag; and the
+    ids that are outside the table, 0 for others.
+    """
     id = tl.load(values + at, mask=there, other=0)
     known = there & (id >= 0) & (id < size)
-    tl.store(fault + at * 0, id, mask=there & (id != of.NO_ID) & ((id < 0) | (id >= size)))  # of several, any one
+    wrong = tl.where(there & (id != of.NO_ID) & ((id < 0) | (id >= size)), id, 0)
     x = tl.load(rows + id[:, None] * D + columns[None, :], mask=known[:, None] & (columns[None, :] < D), other=0.0)
     x = x.to(tl.float32)
     weight = tl.full(known.shape, 1.0, tl.float32)
@@ -31,7 +34,7 @@ def rows_at(values, weights, rows, fault, at, there, combiner, size, columns, D:
         weight = tl.load(weights + at, mask=there, other=0.0)
         x = x * weight[:, None]
         weight = tl.where(combiner == of.SQRTN, weight * weight, weight)
-    return x, weight
+    return x, weight, wrong
 
 
 @triton.jit
@@ -71,6 +74,7 @@ def pool_bags(
     TRAIN: tl.constexpr,
     GROUPED: tl.constexpr,
     ONE: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     """Bags [BAGS] of one feature; WIDTH is D or the next power of two."""
     program = tl.program_id(0)
@@ -85,19 +89,24 @@ def pool_bags(
     columns, fault = tl.arange(0, WIDTH), faults + tl.load(line + of.NUMBER)
     if ONE:
         length = tl.where(live, 1, 0)
-        sums, mass = rows_at(values, weights, rows, fault, start + where, live, combiner, size, columns, D, WEIGHTED)
+        sums, mass, wrong = rows_at(values, weights, rows, start + where, live, combiner, size, columns, D, WEIGHTED)
     else:
         begin, length = bag_ends(line, offsets, start, where, live, batch)
         sums = tl.zeros([BAGS, WIDTH], tl.float32)
         mass = tl.zeros([BAGS], tl.float32)
-        for j in range(0, tl.max(length)):
-            there = length > j
-            row, weight = rows_at(values, weights, rows, fault, begin + j, there, combiner, size, columns, D, WEIGHTED)
-            sums += row
-            mass += weight
-            if TRAIN:
-                if hotness < 0:
-                    tl.store(bag_of + begin + j, bags, mask=there)
+        wrong = tl.zeros([BAGS], tl.int64)
+        for j in range(0, tl.max(length), TOGETHER):
+            for k in tl.static_range(TOGETHER):
+                at, there = begin + j + k, length > j + k
+                row, weight, bad = rows_at(values, weights, rows, at, there, combiner, size, columns, D, WEIGHTED)
+                sums += row
+                mass += weight
+                wrong = tl.where(bad != 0, bad, wrong)
+        if TRAIN:
+            if hotness < 0:
+                for j in range(0, tl.max(length)):
+                    tl.store(bag_of + begin + j, bags, mask=length > j)
+    tl.store(fault + where * 0, wrong, mask=wrong != 0)  # of several, any one
     if not WEIGHTED:
         mass = length.to(tl.float32)
     if GROUPED:
@@ -136,6 +145,7 @@ def pool(
         row = of.TYPES[each.dtype]
         bags = max(1, ELEMENTS // each.width)
         shape = {"ROW": row, "D": each.dim, "WIDTH": each.width, "BAGS": bags, "ALIGN": each.align}
+        shape["TOGETHER"] = TOGETHER
         parts = [(flat, each.first, each.ones, layout.batch, 0, True)]
         parts += [(flat, each.first + each.ones, each.pooled - each.ones, layout.batch, 0, False)]
         for out, (place, count, begin) in zip(sequences, layout.sequences, strict=True):

@@ -47,12 +47,15 @@ def pool_max(
     begin, length = pooling.bag_ends(line, offsets, tl.load(line + of.START), bags, live, batch)
     best = tl.zeros([BAGS, WIDTH], tl.float32)
     won = tl.full([BAGS, WIDTH], -1, tl.int32)
+    wrong = tl.zeros([BAGS], tl.int64)
     for j in range(0, tl.max(length)):
         there = length > j
-        x, _ = pooling.rows_at(values, weights, rows, fault, begin + j, there, of.SUM, size, columns, D, WEIGHTED)
+        x, _, bad = pooling.rows_at(values, weights, rows, begin + j, there, of.SUM, size, columns, D, WEIGHTED)
+        wrong = tl.where(bad != 0, bad, wrong)
         better = there[:, None] & ((won < 0) | (x > best) | ((x != x) & (best == best)))
         best = tl.where(better, x, best)
         won = tl.where(better, j, won).to(tl.int32)  # the loop counts in int64
+    tl.store(fault + bags * 0, wrong, mask=wrong != 0)  # of several, any one
     column, stride = tl.multiple_of(tl.load(line + of.COLUMN), ALIGN), tl.multiple_of(tl.load(line + of.STRIDE), ALIGN)
     inside = live[:, None] & (columns[None, :] < D)
     tl.store(out + bags[:, None] * stride + column + columns[None, :], best, mask=inside)

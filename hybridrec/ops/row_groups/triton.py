@@ -24,7 +24,7 @@ class Sizes:
 
     ids: int = 512  # of a program
     few: int = 16  # most occurrences of a row that has few
-    chunk: int = 32  # occurrences of a row that has many, summed by one program
+    chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
 
@@ -89,10 +89,29 @@ def count_occurrences(
 
 
 @triton.jit
-def _draw(counter, wanted):
-    """Places for the lanes that want some, `wanted` of each, one after the other from a common counter."""
-    ends = tl.cumsum(wanted)
-    return tl.atomic_add(counter, tl.sum(wanted), sem="relaxed") + ends - wanted
+def _draw(counter, ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.constexpr):
+    """Places for the lanes that want some, one after the other from four counters that lie side by side.
+
+    The four numbers of a lane are one word, with SHORT bits for each of the first two and LONG for the third. So there
+    is one sum over the lanes and one access to the counters, for which programs wait most of their time.
+    """
+    low, high = (1 << SHORT) - 1, (1 << LONG) - 1
+    word = ones.to(tl.int64) | (fews.to(tl.int64) << SHORT) | (members.to(tl.int64) << (2 * SHORT))
+    word |= parts.to(tl.int64) << (2 * SHORT + LONG)
+    before = tl.cumsum(word) - word
+    total = tl.sum(word)
+    which = tl.arange(0, 4)
+    shift = tl.where(which == 0, 0, tl.where(which == 1, SHORT, tl.where(which == 2, 2 * SHORT + LONG, 2 * SHORT)))
+    room = tl.where(which < 2, low, tl.where(which == 2, -1, high))
+    drawn = tl.atomic_add(counter + which, ((total >> shift.to(tl.int64)) & room).to(tl.int32), sem="relaxed")
+    first, second = tl.sum(tl.where(which == 0, drawn, 0)), tl.sum(tl.where(which == 1, drawn, 0))
+    third, fourth = tl.sum(tl.where(which == 2, drawn, 0)), tl.sum(tl.where(which == 3, drawn, 0))
+    return (
+        first + (before & low).to(tl.int32),
+        second + ((before >> SHORT) & low).to(tl.int32),
+        fourth + ((before >> (2 * SHORT)) & high).to(tl.int32),
+        third + (before >> (2 * SHORT + LONG)).to(tl.int32),
+    )
 
 
 @triton.jit
@@ -136,6 +155,8 @@ def list_rows(
     IDS: tl.constexpr,
     FEW: tl.constexpr,
     CHUNK: tl.constexpr,
+    SHORT: tl.constexpr,
+    LONG: tl.constexpr,
     SHARES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FEATURES: tl.constexpr,
@@ -157,8 +178,11 @@ def list_rows(
     counter, begin = counters + kind * 4, tl.load(lists + kind * 2)
     row = id.to(tl.int32)
 
-    alone = first & (times == 1)
-    at = begin + _draw(counter, alone.to(tl.int32))
+    alone, some, lots = first & (times == 1), first & (times > 1) & (times <= FEW), first & (times > FEW)
+    ones, fews, members, parts = _draw(
+        counter, alone, some, tl.where(some, times, 0), tl.where(lots, (times + CHUNK - 1) // CHUNK, 0), SHORT, LONG
+    )
+    at = begin + ones
     gradient, share = _gradient(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
     tl.store(single + at, row, mask=alone)
     tl.store(single + n + at, table, mask=alone)
@@ -166,16 +190,13 @@ def list_rows(
     if SHARES:
         tl.store(single_share + at, share, mask=alone)
 
-    some = first & (times > 1) & (times <= FEW)
-    at = begin + _draw(counter + 1, some.to(tl.int32))
-    to = begin + _draw(counter + 3, tl.where(some, times, 0))
+    at, to = begin + fews, begin + members
     tl.store(few + at, row, mask=some)
     tl.store(few + n + at, table, mask=some)
     tl.store(few + 2 * n + at, to, mask=some)
     tl.store(few + 3 * n + at, times, mask=some)
 
-    lots = first & (times > FEW)
-    chunk = tl.load(lists + kind * 2 + 1) + _draw(counter + 2, tl.where(lots, (times + CHUNK - 1) // CHUNK, 0))
+    chunk = tl.load(lists + kind * 2 + 1) + parts
     tl.store(many + chunk, row, mask=lots)
     tl.store(many + chunks + chunk, table, mask=lots)
     tl.store(many + 2 * chunks + chunk, times, mask=lots)
@@ -287,10 +308,11 @@ def group_rows(
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
     count_occurrences[grid](*read, **kind, num_warps=size.warps)
+    bits = {"SHORT": size.ids.bit_length(), "LONG": (size.ids * size.few).bit_length()}
     list_rows[grid](
         *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
         *(layout.batch, n, m),
-        **kind, FEW=size.few, CHUNK=size.chunk, **weighing, num_warps=size.warps,
+        **kind, FEW=size.few, CHUNK=size.chunk, **bits, **weighing, num_warps=size.warps,
     )  # fmt: skip
     place_occurrences[grid](
         *(*read, *given, made.grouped, made.grouped_share, made.crowd, made.crowd_share, made.many),

@@ -31,7 +31,7 @@ class Launch(NamedTuple):
     times: int  # programs, in those of `Sizes`
 
 
-SINGLE, FEW, CHUNKS, MANY = Launch(1024, 2, 8), Launch(256, 2, 4), Launch(0, 1, 4), Launch(1024, 4, 1)
+SINGLE, FEW, CHUNKS, MANY = Launch(1024, 4, 4), Launch(256, 2, 4), Launch(0, 1, 4), Launch(1024, 4, 1)
 
 
 @triton.jit
