@@ -65,7 +65,8 @@ class Fit:
             except Interrupted:
                 self._interrupted()
             except FloatingPointError as error:
-                raise FloatingPointError(f"step {self.state.step + 1}: {error}. {self._last_saved()}") from error
+                step = self.state.step + (not getattr(error, "late", False))
+                raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             finally:
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
@@ -201,7 +202,7 @@ class Fit:
         """What is due after a step, in this order: record, callbacks, validation, checkpoint."""
         state = self.state
         if state.step % self._log_every == 0:
-            self.record("train", self.window.take())
+            self._record_window()
         self.trainer.callbacks.on_step(self.trainer, result)
         self.validation.catch_up()
         if self.validation.new_best or self.saver.due():
@@ -213,14 +214,19 @@ class Fit:
     def _end_epoch(self) -> None:
         state = self.state
         if self.window.steps:
-            self.record("train", self.window.take())
+            self._record_window()
         state.epoch, state.epoch_steps, self._feed = state.epoch + 1, 0, None
         self.trainer.callbacks.call("on_epoch", self.trainer)
         self.validation.catch_up()
         if not self._over():
             self._save()
 
+    def _record_window(self) -> None:
+        self.learner.settle()
+        self.record("train", self.window.take())
+
     def _save(self, wait: bool = False) -> None:
+        self.learner.settle()
         with self.window.paused():
             self.saver.save(self.validation.found, best=self.validation.new_best, wait=wait)
         self.validation.new_best = False
@@ -232,7 +238,7 @@ class Fit:
         if state.finished:
             return  # a resumed run that had come to its end
         if self.window.steps:
-            self.record("train", self.window.take())
+            self._record_window()
         self.validation.run()
         state.finished = True
         ended = {"reason": state.stopped} if state.stopped else {}

@@ -103,9 +103,12 @@ class StepGraph:
             self.outputs = learner.outputs(self.batch.batch)
             self.loss = learner.reduced(self.outputs, self.batch.batch, self.divisor)
             self.loss.backward()
+            parameters = [part for part in learner.model.parameters() if part.grad is not None]
+            spoilt = ~self.loss.detach().isfinite()
+            for part in parameters:
+                part.grad.masked_fill_(spoilt, 0.0)  # pyright: ignore[reportOptionalMemberAccess]
             self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
         self.outputs, self.loss = self.outputs.detach(), self.loss.detach()
-        parameters = [part for part in learner.model.parameters() if part.grad is not None]
         self._grads = [(part, part.grad) for part in parameters]
 
     def replay(self, batch: Batch, divisor: Divisor) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
+from hybridrec.train.late_loss import LateLoss, LossNotFinite
 from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
 from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
@@ -35,7 +36,8 @@ class Learner:
     """What a step needs: the model, the loss, an optimizer for the layers and one for the rows (either may be absent).
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
-    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs.
+    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; nobody waits then for their
+    loss, which is `late`: the next step checks it, or `settle()`.
     """
 
     model: nn.Module
@@ -47,6 +49,7 @@ class Learner:
     device: torch.device | None = None
     label_weights: Tensor | None = None
     graphs: StepGraphs | None = None
+    late: LateLoss | None = None
     stages: Stages = field(default_factory=Stages)
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -74,6 +77,12 @@ class Learner:
         """The batch where the model wants it."""
         return batch if self.device is None else batch.to(self.device, non_blocking=True)
 
+    def settle(self) -> None:
+        """Wait for the loss of the last step, if it is late; an error where it is not finite."""
+        late, self.late = self.late, None
+        if late is not None:
+            late.check()
+
     def discard(self) -> None:
         """Drop all gradients."""
         for optimizer in (self.dense, self.rows):
@@ -85,11 +94,16 @@ class Learner:
 class StepResult:
     """What came of a step: the mean loss, and for each batch its outputs, without gradient."""
 
-    loss: float
+    found: SupportsFloat
     rows: int
     weight: float
     batches: Sequence[Batch]
     outputs: Sequence[Tensor]
+
+    @property
+    def loss(self) -> float:
+        """The mean loss; waits for it where a GPU still computes it."""
+        return float(self.found)
 
 
 def device_of_model(model: nn.Module) -> torch.device | None:
@@ -118,8 +132,9 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     """One update by the rows of these batches together: the gradients are those of their common (weighted) mean.
 
     A loss that is not finite is a FloatingPointError; after it, and any other error, no weight has changed and no
-    gradient is left.
+    gradient is left. With `learner.graphs` the next step raises it.
     """
+    learner.settle()
     placed = [each if isinstance(each, Placed) else learner.place(each) for each in group]
     batches, total = [each.batch for each in placed], sum(each.weight for each in placed)
     graphs = learner.graphs if len(placed) == 1 else None
@@ -131,25 +146,28 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     learner.stages.enter("step")
     update(learner)
     learner.stages.enter("other")
-    loss, outputs = sum(loss for loss, _ in done), [out for _, out in done]
-    return StepResult(loss, sum(map(len, batches)), total, batches, outputs)
+    losses, outputs = [loss for loss, _ in done], [out for _, out in done]
+    found = losses[0] if len(losses) == 1 else sum(map(float, losses))
+    return StepResult(found, sum(map(len, batches)), total, batches, outputs)
 
 
-def _gradients(learner: Learner, batch: Batch, divisor: Divisor, graphs: StepGraphs | None) -> tuple[float, Tensor]:
+def _gradients(
+    learner: Learner, batch: Batch, divisor: Divisor, graphs: StepGraphs | None
+) -> tuple[SupportsFloat, Tensor]:
     """Forward and backward of a batch: its part of the loss, and its outputs."""
     learner.stages.enter("forward")
     graph = None if graphs is None else graphs.find(learner, batch)
-    if graph is None:
-        outputs = learner.outputs(batch)
-        loss = learner.reduced(outputs, batch, divisor)
-    else:
+    if graph is not None:
         loss, outputs = graph.replay(batch, divisor)  # the backward is part of it
+        learner.late = LateLoss(loss, outputs, batch)
+        return learner.late, outputs
+    outputs = learner.outputs(batch)
+    loss = learner.reduced(outputs, batch, divisor)
     value = float(loss.detach())
     if not math.isfinite(value):
-        raise FloatingPointError(_not_finite(value, outputs, batch))
-    if graph is None:
-        learner.stages.enter("backward")
-        loss.backward()
+        raise LossNotFinite(value, outputs, batch)
+    learner.stages.enter("backward")
+    loss.backward()
     return value, outputs.detach()
 
 
@@ -163,17 +181,3 @@ def update(learner: Learner) -> None:
         dense.zero_grad()
     if rows is not None:
         rows.step()
-
-
-def _not_finite(loss: float, outputs: Tensor, batch: Batch) -> str:
-    """What is known of a loss that is not finite."""
-    spoilt = int((~outputs.isfinite()).flatten(1 if outputs.dim() > 1 else 0).sum())
-    if batch.dense.numel() and not bool(batch.dense.isfinite().all()):
-        bad = (~batch.dense.isfinite()).any(0).nonzero()[:, 0].tolist()
-        names = [batch.dense_names[at] if batch.dense_names else str(at) for at in bad]
-        why = f"dense columns {', '.join(names)} hold values that are not finite: give them Clip() or a default"
-    elif spoilt:
-        why = "the outputs of the model are not finite: lower the learning rates, or clip gradients (clip_norm=1.0)"
-    else:
-        why = "the outputs of the model are finite: look at the loss function and the sample weights"
-    return f"the loss is {loss}; {why}. This step changed nothing"

@@ -91,6 +91,7 @@ class Validation:
         fit, state = self._fit, self._fit.state
         if self.data is None or state.validated == state.step:
             return
+        fit.learner.settle()
         with fit.window.paused():
             began = time.perf_counter()
             curves = Curves(fit.trainer.labels_of(fit.train)) if fit.learner.loss.high == 1 else None

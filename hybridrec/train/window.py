@@ -24,6 +24,7 @@ class Window:
         self._stages, self._metrics = learner.stages, metrics
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
+        self._late: StepResult | None = None  # whose loss is not among them yet
         self._waiting: list[Measured] = []  # not yet in the metrics
         self._waiting_rows = 0
         self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
@@ -32,7 +33,8 @@ class Window:
         """A step is done."""
         self._stages.enter("metrics")
         self.steps, self.rows = self.steps + 1, self.rows + result.rows
-        self._losses, self._weight = self._losses + result.loss * result.weight, self._weight + result.weight
+        self._count_losses()
+        self._late = result
         parts = zip(result.outputs, result.batches, strict=True)
         found = (measured(self._metrics, self._loss, *part) for part in parts)
         self._waiting += [part for part in found if part is not None]
@@ -40,6 +42,12 @@ class Window:
         if self._waiting_rows >= TOGETHER:
             self._measure()
         self._stages.enter("other")
+
+    def _count_losses(self) -> None:
+        """Add the loss of the last step, which by now should be known; nobody waits for that of this one."""
+        late, self._late = self._late, None
+        if late is not None:
+            self._losses, self._weight = self._losses + late.loss * late.weight, self._weight + late.weight
 
     def _measure(self) -> None:
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
@@ -50,6 +58,7 @@ class Window:
         """The figures of this window; the next begins."""
         self._stages.enter("metrics")
         self._measure()
+        self._count_losses()
         found = {} if self._metrics is None else self._metrics.compute()
         self._stages.enter("other")
         seconds, stages = time.perf_counter() - self._since, self._stages.take()
@@ -78,7 +87,7 @@ class Window:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._late = [], 0, None
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._since, self._untimed = time.perf_counter(), (0, 0)
@@ -87,6 +96,7 @@ class Window:
             self._metrics.reset()
 
     def state_dict(self) -> dict[str, Any]:
+        self._count_losses()
         metrics = None if self._metrics is None else self._metrics.state_dict()
         return {
             "steps": self.steps,

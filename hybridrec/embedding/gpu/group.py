@@ -43,7 +43,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
-        self._lines: tuple[Any, ...] = ()
+        self._lines: list[Any] = [None, None]  # the numbers and keys that are there
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS.value, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS.value, dtype=torch.int64, device=self.device)
@@ -210,17 +210,20 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""
         lines = step_numbers(self.names, steps), step_keys(self._keys, self.names, steps)
         there = self._numbers_there, self._keys_there
-        if lines != self._lines:
-            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError(
-                    "the numbers of a step (lr, and for half rows its count) are others than those of the last one, "
-                    "and a graph that is being captured would repeat them for ever; take the step outside of it"
-                )
-            self._lines = lines
-            for values, to in zip(lines, there, strict=True):
-                sent = torch.tensor(values, dtype=to.dtype, pin_memory=to.is_cuda)
-                to.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
+        for place, (values, to) in enumerate(zip(lines, there, strict=True)):
+            if values != self._lines[place]:
+                self._send(values, to)
+                self._lines[place] = values
         return there
+
+    def _send(self, values: Any, to: Tensor) -> None:
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                "the numbers of a step (lr, and for half rows its count) are others than those of the last one, "
+                "and a graph that is being captured would repeat them for ever; take the step outside of it"
+            )
+        sent = torch.tensor(values, dtype=to.dtype, pin_memory=to.is_cuda)
+        to.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
 
     def _fused_kinds(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> list[str] | None:
         """The rule of each class of the only call, if all of it takes part and no class has two; else None."""

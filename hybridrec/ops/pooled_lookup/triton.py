@@ -16,7 +16,7 @@ from torch import Tensor
 from hybridrec.ops import features as of
 
 ELEMENTS = 512  # numbers that a program has in hand at a time; found best for dimensions 8 to 128
-TOGETHER = 4  # ids of a bag whose rows are on their way at the same time
+TOGETHER = 2  # ids of a bag whose rows are on their way at the same time
 
 
 @triton.jit

@@ -72,11 +72,12 @@ def test_gradients_of_two_calls_are_rounded_once_as_on_the_cpu():
     same_bits(pair)
 
 
-def test_rows_of_an_optimizer_with_state_are_those_of_the_cpu_or_next_to_them():
+@pytest.mark.parametrize("kind", [hr.optim.Adagrad, hr.optim.FTRL])
+def test_rows_of_an_optimizer_with_state_are_those_of_the_cpu_or_next_to_them(kind):
     """Float32 results that differ in the last bit are seldom rounded to different sides."""
     torch.manual_seed(2)
-    pair = Pair(tables(torch.bfloat16), lambda m: hr.optim.Adagrad(m, lr=0.1), QUICK)
-    pair.backward(weighted(features(7)))
+    pair = Pair(tables(torch.bfloat16), lambda m: kind(m, lr=0.1), QUICK)
+    pair.backward(weighted(features(5)))
     pair.step()
     pair.agree(rtol=2.0**-7)
     same = [(store.weight.cpu() == pair.cpu[name].weight).float().mean() for name, store in pair.gpu.stores.items()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -33,9 +35,7 @@ def with_leaf(block: IdBlock, device: torch.device | str) -> tuple[IdBlock, torc
     there = block.to(device)
     assert there.weights is not None
     leaf = there.weights.detach().clone().requires_grad_()
-    return IdBlock(
-        *(there.names, there.values, there.starts, there.hotness, there.offsets, leaf), batch_size=there.batch_size
-    ), leaf
+    return replace(there, weights=leaf), leaf
 
 
 def gradients(pair: Pair, block: IdBlock, parts: slice = slice(None)) -> tuple[torch.Tensor, torch.Tensor]:
