@@ -36,8 +36,8 @@ class Learner:
     """What a step needs: the model, the loss, an optimizer for the layers and one for the rows (either may be absent).
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
-    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; nobody waits then for their
-    loss, which is `late`: the next step checks it, or `settle()`.
+    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs. Nobody waits for the loss of
+    such a step, which is `late`: the next step checks it, or `settle()`.
     """
 
     model: nn.Module

@@ -72,12 +72,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 
-    def prepare(self, looked: Looked) -> None:
-        """Group the ids of a lookup by row, beside whatever computes meanwhile."""
+    def moment(self) -> Any:
+        """What is done when all that was launched until now is."""
+        return None if self._side is None else torch.cuda.current_stream(self.device).record_event()
+
+    def prepare(self, looked: Looked, after: Any = None) -> None:
+        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now."""
         if self._side is None:
             looked.groups = self._group(looked)
             return
-        self._side.wait_stream(torch.cuda.current_stream(self.device))
+        self._side.wait_event(after or self.moment())
         read = looked.block.values, looked.weights, looked.bag_of, looked.scales
         for tensor in read:
             if tensor is not None:

@@ -90,6 +90,7 @@ def make_layout(
     sizes: Sizes,
 ) -> Layout:
     """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets)."""
+    sizes = sizes.fitting(max(counts, default=0))
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
     order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))

@@ -183,6 +183,7 @@ class _Lookup(torch.autograd.Function):
         if layout.hashed:
             block = replace(block, values=hash_outside(block.values, layout))
         given = block.values, block.offsets, weights, layout
+        ids_there = None if layout.ragged or layout.divides or weighed else lookup.group.moment()
         flat, sequences, bag_of, scales = pool(*given, lookup.faults, keep)
         winners = largest(*given, flat, lookup.faults, keep)
         if keep:
@@ -192,7 +193,7 @@ class _Lookup(torch.autograd.Function):
             ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners)
             ctx.lookup = lookup
             if train and learned:
-                lookup.group.prepare(ctx.looked)
+                lookup.group.prepare(ctx.looked, ids_there)  # None where it needs what `pool` finds
         return (flat, *sequences)
 
     @staticmethod

@@ -6,7 +6,7 @@ frequent use costs it one atomic operation, not one per occurrence. README.md be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,14 @@ class Sizes:
     chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
+
+    def fitting(self, longest: int) -> Sizes:
+        """For features of at most so many ids: the fewer, the less often programs meet at one row.
+
+        >>> Sizes().fitting(65_536).ids, Sizes().fitting(2_000_000).ids
+        (256, 512)
+        """
+        return replace(self, ids=max(16, self.ids // 2)) if longest < 1 << 20 else self
 
 
 @triton.jit
@@ -251,16 +259,19 @@ def place_occurrences(
 
 
 @triton.jit
-def clear_places(places, bases, rows, tables, owners, counter, begin, OWNED: tl.constexpr, N: tl.constexpr):
-    """Zeros again in the places of the rows of a list, as many as the counter says."""
-    total = tl.load(counter)
+def clear_places(places, bases, lists, counters, few, many, n, chunks, N: tl.constexpr):
+    """Zeros again in the places of the rows of all lists: of each class those with few, and those with many."""
+    kind, crowded = tl.program_id(1) // 2, tl.program_id(1) % 2
+    total, begin = tl.load(counters + kind * 4 + 1 + crowded), tl.load(lists + kind * 2 + crowded)
+    listed = many if crowded == 1 else few
+    length = chunks if crowded == 1 else n
     for block in range(tl.program_id(0), tl.cdiv(total, N), tl.num_programs(0)):
-        i = block * N + tl.arange(0, N)
-        mine = i < total
-        if OWNED:  # chunks, of which only the first of a row names it
-            mine = mine & (tl.load(owners + begin + i, mask=mine, other=-1) == begin + i)
-        row = tl.load(rows + begin + i, mask=mine, other=0)
-        base = tl.load(bases + tl.load(tables + begin + i, mask=mine, other=0), mask=mine, other=0)
+        i = begin + block * N + tl.arange(0, N)
+        mine = i < begin + total
+        if crowded == 1:  # chunks, of which only the first of a row names it
+            mine = mine & (tl.load(many + 3 * chunks + i, mask=mine, other=-1) == i)
+        row = tl.load(listed + i, mask=mine, other=0)
+        base = tl.load(bases + tl.load(listed + length + i, mask=mine, other=0), mask=mine, other=0)
         tl.store(places + base + row, tl.zeros([N], tl.int32), mask=mine)
 
 
@@ -319,10 +330,7 @@ def group_rows(
         *(layout.batch, m),
         **kind, CHUNK=size.chunk, **weighing, num_warps=size.warps,
     )  # fmt: skip
-    for number, each in enumerate(layout.classes):
-        for which, listed, begin in ((1, made.few, each.begin), (2, made.many, each.chunks)):
-            counter = made.counters[number, which:]
-            clear_places[(size.programs,)](
-                places, bases, listed, listed[1], listed[3], counter, begin, OWNED=which == 2, N=256
-            )
+    clear_places[(size.programs, 2 * len(layout.classes))](
+        places, bases, layout.lists, made.counters, made.few, made.many, n, m, N=256
+    )
     return made
