@@ -28,6 +28,7 @@ from hybridrec.data.schema import Schema
 from hybridrec.models import DLRM, DCNv2
 from hybridrec.models.model import Model
 from hybridrec.train import Callback, Trainer, TrainOptions
+from hybridrec.train.placed import Placed
 from hybridrec.train.step import StepResult, train_step
 from hybridrec.types import Batch, IdBlock
 
@@ -160,7 +161,8 @@ def drawn(task: Task) -> list[Batch]:
 def alone(task: Task, trainer: Trainer, batches: list[Batch]) -> dict[str, float]:
     """The step without a loader."""
     clock = Clock(task.model, task.device, steps=task.steps, warm=task.warm)
-    ms = median_ms(lambda batch: train_step(trainer.learner, [batch]), batches, clock)
+    placed = [Placed(batch, float(len(batch))) for batch in batches]
+    ms = median_ms(lambda each: train_step(trainer.learner, [each]), placed, clock)
     return {"step_ms": ms, "samples_per_s": 1e3 * task.batch / ms}
 
 

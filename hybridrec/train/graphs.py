@@ -12,12 +12,12 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
+from hybridrec.train.late_loss import LateLoss
 from hybridrec.train.losses import LOSSES, Divisor
 from hybridrec.types import Batch
 
@@ -93,6 +93,8 @@ class StepGraph:
         assert learner.device is not None, "graphs are for models on a GPU"
         self.batch = FixedBatch(like, before)
         self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
+        self._divisor = Divisor(1.0, 1.0)  # what is there
+        self._there = torch.empty((), pin_memory=True)  # the loss, once the host has it
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
         for part in learner.model.modules():
@@ -107,20 +109,26 @@ class StepGraph:
             spoilt = ~self.loss.detach().isfinite()
             for part in parameters:
                 part.grad.masked_fill_(spoilt, 0.0)  # pyright: ignore[reportOptionalMemberAccess]
+            self._there.copy_(self.loss.detach(), non_blocking=True)
             self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
         self.outputs, self.loss = self.outputs.detach(), self.loss.detach()
         self._grads = [(part, part.grad) for part in parameters]
 
-    def replay(self, batch: Batch, divisor: Divisor) -> tuple[Tensor, Tensor]:
+    def replay(self, batch: Batch, divisor: Divisor) -> LateLoss:
         """The loss and the outputs of a batch; its gradients are where a backward leaves them."""
         self.batch.fill(batch)
-        for there, number in zip(self.divisor, divisor, strict=True):
-            there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
+        if divisor != self._divisor:
+            for there, number in zip(self.divisor, divisor, strict=True):
+                there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
+            self._divisor = divisor
         self._graph.replay()
         for part, grad in self._grads:
             part.grad = grad
         for group, looked in self._looked:
             group.take(looked)
+        return LateLoss(self._there, self.outputs.clone(), batch, self._watch)
+
+    def _watch(self) -> None:
+        """Raise where a replay that is done had ids outside a table."""
         for group in self._groups:
             group.watch()
-        return self.loss, self.outputs.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,22 +23,30 @@ class LossNotFinite(FloatingPointError):
 
 
 class LateLoss:
-    """A loss on its way to the host. `float(loss)` waits for it, `check()` also refuses one that is not finite."""
+    """A loss on its way to the host, to `there`, and the outputs it came of. `float(loss)` waits for it.
 
-    def __init__(self, loss: Tensor, outputs: Tensor, batch: Batch) -> None:
-        self._outputs, self._batch = outputs, batch
-        self._there = torch.empty((), dtype=loss.dtype, pin_memory=True)
-        self._there.copy_(loss, non_blocking=True)
-        self._ready = torch.cuda.current_stream(loss.device).record_event()
+    The place is used again by the next step, so `check()` comes before that: it refuses a loss that is not finite, and
+    does what else can be known only now (`also`).
+    """
+
+    def __init__(self, there: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
+        self.outputs, self._batch, self._also = outputs, batch, also
+        self._there: Tensor | None = there
+        self._value = math.nan
+        self._ready = torch.cuda.current_stream(outputs.device).record_event()
 
     def __float__(self) -> float:
-        self._ready.synchronize()
-        return float(self._there)
+        if self._there is not None:
+            self._ready.synchronize()
+            self._value, self._there = float(self._there), None
+        return self._value
 
     def check(self) -> None:
         """Wait for the loss; LossNotFinite where it is not finite."""
-        if not math.isfinite(float(self)):
-            raise LossNotFinite(float(self), self._outputs, self._batch, late=True)
+        value = float(self)
+        self._also()
+        if not math.isfinite(value):
+            raise LossNotFinite(value, self.outputs, self._batch, late=True)
 
 
 def _why(outputs: Tensor, batch: Batch) -> str:

@@ -36,8 +36,8 @@ class Learner:
     """What a step needs: the model, the loss, an optimizer for the layers and one for the rows (either may be absent).
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
-    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs. Nobody waits for the loss of
-    such a step, which is `late`: the next step checks it, or `settle()`.
+    where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; the loss of such a step is
+    `late`, since nobody waits for it: the next step checks it, or `settle()`.
     """
 
     model: nn.Module
@@ -158,9 +158,8 @@ def _gradients(
     learner.stages.enter("forward")
     graph = None if graphs is None else graphs.find(learner, batch)
     if graph is not None:
-        loss, outputs = graph.replay(batch, divisor)  # the backward is part of it
-        learner.late = LateLoss(loss, outputs, batch)
-        return learner.late, outputs
+        learner.late = late = graph.replay(batch, divisor)  # the backward is part of it
+        return late, late.outputs
     outputs = learner.outputs(batch)
     loss = learner.reduced(outputs, batch, divisor)
     value = float(loss.detach())

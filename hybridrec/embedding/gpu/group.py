@@ -109,6 +109,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """At the end of a capture: the lookups whose gradients it computes; `take` each after every replay."""
         if self._side is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._side)
+        for lookup in self._lookups:
+            lookup.report()
         with self._lock:
             found, self._queue = [call.work for call in self._queue], []
         for looked in found:
@@ -116,9 +118,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         return found
 
     def watch(self) -> None:
-        """Raise if an earlier lookup had ids outside a table: for replays, which pass by the lookups."""
+        """Raise if a replay that is done had ids outside a table."""
         for lookup in self._lookups:
-            lookup.watch()
+            lookup.refuse()
 
     # -- the step -----------------------------------------------------------------------------------------
 

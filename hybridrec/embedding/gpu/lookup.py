@@ -144,7 +144,7 @@ class DeviceLookup:
         """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_current_stream_capturing():  # what it finds is told after a replay, by `refuse`
             return None
         if self._copied is not None and self._copied.query():
             self._copied = None
@@ -153,6 +153,14 @@ class DeviceLookup:
             self._seen.copy_(self.faults, non_blocking=True)
             self._copied = torch.cuda.current_stream(self.faults.device).record_event()
         return None
+
+    def report(self) -> None:
+        """Within a capture, after the lookup: replays bring to the host what `refuse` looks at."""
+        self._seen.copy_(self.faults, non_blocking=True)
+
+    def refuse(self) -> None:
+        """Raise if a replay that is done had ids outside a table."""
+        self._refuse(self._seen)
 
     def _refuse(self, faults: Tensor) -> None:
         for feature, value in zip(self.features, faults.tolist(), strict=True):
