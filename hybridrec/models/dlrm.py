@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
@@ -36,7 +35,7 @@ class DLRMNet(nn.Module):
         if self.bottom is None:
             return self.top(dot_interaction(fields))
         below = self.bottom(self.norm(dense))  # [B, dim]
-        pairs = dot_interaction(torch.cat([below.unsqueeze(1), fields], 1))
+        pairs = dot_interaction(below.unsqueeze(1), fields)
         return self.top(below, pairs)
 
 

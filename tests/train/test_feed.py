@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from hybridrec.train import Callback, StepResult, Trainer
 from hybridrec.train.feed import Feed
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
-from tests.train.clicks import dataset
+from tests.train.clicks import QUIET, assert_same, dataset, trainer_of, weights
 
 CPU = torch.device("cpu")
 
@@ -75,3 +79,47 @@ def test_closing_ends_the_thread_and_the_source_while_both_have_more():
     assert closed.is_set()
     assert not feed._thread.is_alive()
     assert list(feed) == []
+
+
+def ahead(out: Path | None = None, *callbacks: Callback) -> Trainer:
+    """A trainer that reads ahead, as for a GPU."""
+    trainer = trainer_of(dataset(), out=out, callbacks=callbacks, options=replace(QUIET, save_every=4))
+    trainer.learner.device = CPU
+    return trainer
+
+
+def test_a_run_that_reads_ahead_is_resumed_bit_for_bit(tmp_path):
+    data = dataset().shuffle(seed=0)
+    plain = trainer_of(data)
+    plain.fit(data, epochs=2)
+    whole = ahead()
+    whole.fit(dataset().shuffle(seed=0), epochs=2)
+    assert_same(weights(whole.model), weights(plain.model))
+    ahead(tmp_path).fit(dataset().shuffle(seed=0), steps=13)
+    rest = ahead(tmp_path)
+    rest.fit(dataset().shuffle(seed=0), epochs=2, resume="auto")
+    assert rest.step == whole.step
+    assert_same(weights(rest.model), weights(whole.model))
+
+
+class CtrlC(Callback):
+    """Presses it after so many steps."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, trainer: Trainer, result: StepResult) -> None:
+        if trainer.step == self.step:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_saves_the_position_of_the_last_step_and_leaves_no_thread(tmp_path):
+    whole = ahead()
+    whole.fit(dataset(), epochs=1)
+    cut = ahead(tmp_path, CtrlC(7))
+    with pytest.raises(KeyboardInterrupt):
+        cut.fit(dataset(), epochs=1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "hybridrec-feed"]
+    rest = ahead(tmp_path)
+    rest.fit(dataset(), epochs=1, resume="auto")
+    assert_same(weights(rest.model), weights(whole.model))

@@ -17,6 +17,7 @@ import hybridrec as hr
 from hybridrec.models import MMoE
 from hybridrec.train import Callback, Trainer, TrainOptions
 from hybridrec.train.checkpoint import Checkpoints
+from hybridrec.train.trainer import check_bf16
 from tests.train.clicks import QUIET, assert_same, clicks, dataset, model_of, numbers_of, trainer_of, weights
 
 
@@ -294,3 +295,12 @@ def test_labels_that_a_metric_does_not_take_are_told_with_a_remedy():
     ds = hr.data.table(rows, label="click", batch_size=50)
     with pytest.raises(ValueError, match=r"the metrics cannot be taken: a label is .* want loss='mse'"):
         trainer_of(ds).fit(ds)
+
+
+def test_bfloat16_is_refused_on_a_card_without_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    with pytest.raises(ValueError, match=r"bf16 is true, but Tesla V100 \(compute capability 7.0\) does not"):
+        check_bf16(torch.device("cuda", 0))
+    check_bf16(torch.device("cpu"))

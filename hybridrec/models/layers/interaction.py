@@ -9,17 +9,56 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def dot_interaction(vectors: Tensor) -> Tensor:
-    """The dot products of all pairs i < j of vectors [B, n, D]: [B, n (n - 1) / 2], pair by pair in order.
+def dot_interaction(*vectors: Tensor) -> Tensor:
+    """The dot products of all pairs i < j of vectors [B, n, D], of one tensor or several in turn: [B, n (n - 1) / 2].
 
-    >>> vectors = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
-    >>> dot_interaction(vectors)
+    >>> dot_interaction(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[[5.0, 6.0]]]))
     tensor([[11., 17., 39.]])
     """
-    n = vectors.shape[1]
+    n, like = sum(each.shape[1] for each in vectors), vectors[0]
+    missing = -n % ALIGNED if like.is_cuda else 0
+    room = [like.new_zeros(1, 1, 1).expand(like.shape[0], missing, like.shape[2])] if missing else []
+    parts = [*vectors, *room]
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    if torch.compiler.is_compiling():
+        return _pairs(joined, n)
+    if torch.is_autocast_enabled(joined.device.type):
+        joined = joined.to(torch.get_autocast_dtype(joined.device.type))
+    return _Pairs.apply(joined, n)  # pyright: ignore[reportReturnType]
+
+
+ALIGNED = 8  # vectors: an odd number of them keeps a GPU from its matrix units
+
+
+def _pairs(vectors: Tensor, n: int) -> Tensor:
+    """One formula, compiled or not: all products of [B, m, D], and of the first n those of pairs."""
+    m = vectors.shape[1]
     first, second = torch.triu_indices(n, n, offset=1, device=vectors.device)
-    products = vectors @ vectors.transpose(1, 2)  # [B, n, n]
-    return products.flatten(1).index_select(1, first * n + second)
+    products = vectors @ vectors.transpose(1, 2)  # [B, m, m]
+    return products.flatten(1).index_select(1, first * m + second)
+
+
+class _Pairs(torch.autograd.Function):
+    """The products with their gradient by hand: it is symmetric, so there is one matrix product, not two."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, n: int) -> Tensor:
+        ctx.save_for_backward(vectors)
+        ctx.n = n
+        return _pairs(vectors, n)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (vectors,) = ctx.saved_tensors
+        m, pairs = vectors.shape[1], grad.shape[1]
+        first, second = torch.triu_indices(ctx.n, ctx.n, offset=1, device=grad.device)
+        order = torch.arange(pairs, device=grad.device)
+        place = torch.full((m * m,), pairs, device=grad.device)  # of each product among the pairs; others have none
+        place[first * m + second] = order
+        place[second * m + first] = order
+        both = torch.cat([grad, grad.new_zeros(grad.shape[0], 1)], 1).index_select(1, place)
+        return both.unflatten(1, (m, m)) @ vectors, None
 
 
 class FieldSums(NamedTuple):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hybridrec.models.layers import dot_interaction, fm_interaction
+from hybridrec.models.layers.interaction import _Pairs
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 3), (1, 2, 1), (7, 1, 3), (0, 3, 2)])
@@ -23,11 +24,34 @@ def test_the_factorisation_machine_sums_the_dots_of_all_pairs(shape):
     assert torch.allclose(fm_interaction(vectors), torch.tensor(naive), atol=1e-5)
 
 
-def test_vectors_of_several_tensors_are_as_those_of_one():
+@pytest.mark.parametrize("function", [dot_interaction, fm_interaction])
+def test_vectors_of_several_tensors_are_as_those_of_one(function):
     vectors = torch.randn(5, 7, 3, dtype=torch.float64, requires_grad=True)
     parts = vectors[:, :2], vectors[:, 2:2], vectors[:, 2:]
-    assert torch.allclose(fm_interaction(*parts), fm_interaction(vectors))
-    assert torch.autograd.gradcheck(fm_interaction, [part.detach().requires_grad_() for part in parts])
+    assert torch.allclose(function(*parts), function(vectors))
+    assert torch.autograd.gradcheck(function, [part.detach().requires_grad_() for part in parts])
+
+
+def test_room_behind_the_vectors_changes_no_dot_and_takes_no_gradient():
+    vectors = torch.randn(4, 5, 3, dtype=torch.float64)
+    roomy = torch.cat([vectors, torch.zeros(4, 3, 3, dtype=torch.float64)], 1).requires_grad_()
+    found = _Pairs.apply(roomy, 5)
+    assert torch.equal(found, dot_interaction(vectors))
+    found.sum().backward()
+    assert roomy.grad is not None
+    assert not roomy.grad[:, 5:].any()
+    assert torch.autograd.gradcheck(lambda v: _Pairs.apply(v, 5), roomy)
+
+
+def test_dots_in_bfloat16_give_gradients_of_the_vectors_own_type():
+    vectors = torch.randn(6, 4, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = dot_interaction(vectors)
+    found.float().sum().backward()
+    assert found.dtype == torch.bfloat16
+    assert torch.allclose(found.float(), dot_interaction(vectors.detach()), atol=0.1)
+    assert vectors.grad is not None
+    assert vectors.grad.dtype == torch.float32
 
 
 @pytest.mark.parametrize("function", [dot_interaction, fm_interaction])
