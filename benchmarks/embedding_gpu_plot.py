@@ -68,7 +68,7 @@ def panel(axes: Axes, model: dict[str, Any]) -> None:
 def caption(answer: dict[str, Any]) -> str:
     versions, gpu = answer["versions"], answer["machine"].get("gpu", {})
     named = ", ".join(f"{name} {versions[name]}" for name in ("torch", "triton", "fbgemm_gpu") if name in versions)
-    passes = f"best of {answer['passes']} passes, each a median of {answer['steps']} steps"
+    passes = f"{answer['passes']} pass{'es' * (answer['passes'] > 1)}, medians of {answer['steps']} steps"
     return f"{gpu.get('name', 'no GPU')}; {named}; batch {answer['batch']:,}; {passes}; {answer['date']}"
 
 
