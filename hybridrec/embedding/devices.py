@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from hybridrec.embedding.table import Table
+from hybridrec.remedy import remedied
 
 
 def device_of(given: torch.device | str) -> torch.device:
@@ -15,11 +16,14 @@ def device_of(given: torch.device | str) -> torch.device:
     >>> device_of("cpu")
     device(type='cpu')
     """
-    device = torch.device(given)
+    try:
+        device = torch.device(given)
+    except RuntimeError:
+        device = None  # no name that torch knows
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {str(given)!r}; rows live on 'cpu' or on 'cuda'")
     if device.type == "cpu":
         return device
-    if device.type != "cuda":
-        raise ValueError(f"device is {str(given)!r}; rows live on 'cpu' or on 'cuda'")
     if not torch.cuda.is_available():
         raise ValueError(f"device is {str(given)!r}, but torch {torch.__version__} finds no GPU; leave device out")
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
@@ -31,7 +35,10 @@ def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
         raise ValueError("fused=False makes plain parameters; build it on the CPU and move it with .to('cuda')")
     for table in tables:
         if table.dynamic:
-            raise ValueError(
-                f"table {table.name!r}: capacity= is possible on the CPU only so far; give it rows= or hashes=, or "
-                "keep the collection there with device='cpu'"
+            raise remedied(
+                ValueError,
+                f"table {table.name!r} is dynamic, which is possible on the CPU only so far",
+                call="give it rows= (and out_of_range='hash' for ids beyond them) or hashes=, or use device='cpu'",
+                setting="leave --device out, or give all tables so many rows, and ids beyond them a row by hash: "
+                'model.tables=\'{"*"={rows=1000000, out_of_range="hash"}}\'',
             )

@@ -5,6 +5,7 @@ import torch
 
 import hybridrec as hr
 from hybridrec.embedding.devices import device_of, refuse_on_gpu
+from hybridrec.remedy import on_command_line
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch):
@@ -20,9 +21,18 @@ def test_the_current_gpu_gets_its_number(monkeypatch):
     assert device_of("cuda:1") == torch.device("cuda", 1)
 
 
-def test_a_dynamic_table_is_refused_by_name_and_option():
-    with pytest.raises(ValueError, match=r"table 'item': capacity= is possible on the CPU only so far; give it rows="):
+@pytest.mark.parametrize("name", ["tpu", "mps", "", "cuda:x"])
+def test_devices_that_hold_no_rows_are_named(name):
+    with pytest.raises(ValueError, match=f"device is '{name}'; rows live on 'cpu' or on 'cuda'"):
+        device_of(name)
+
+
+def test_a_dynamic_table_is_refused_by_name_and_its_remedies_are_told():
+    with pytest.raises(
+        ValueError, match=r"table 'item' is dynamic, .*; give it rows= \(and out_of_range='hash'"
+    ) as told:
         refuse_on_gpu([hr.Table("item", dim=4, capacity=10)], fused=True)
+    assert """model.tables='{"*"={rows=1000000, out_of_range="hash"}}'""" in on_command_line(told.value)
 
 
 @pytest.mark.parametrize(
