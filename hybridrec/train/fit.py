@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridrec.remedy import remedied
+from hybridrec.train.checkpoint.lock import held
 from hybridrec.train.evaluation import no_rows
 from hybridrec.train.feed import Feed
 from hybridrec.train.heap import keep_freed_memory
@@ -52,9 +54,14 @@ class Fit:
 
     def run(self, resume: str | Path | None) -> None:
         """Train until epochs, steps, early stopping or a signal end it."""
-        trainer = self.trainer
         keep_freed_memory()
-        self._begin(resume)
+        self._check()
+        with nullcontext() if self.trainer.run is None else held(self.trainer.run.path):
+            self._begin(resume)
+            self._train()
+
+    def _train(self) -> None:
+        trainer = self.trainer
         self._log_every = self.options.log_every or usual_log_every(self.total())
         tf32 = self.options.tf32 and self.learner.device is not None
         with determinism(self.options.deterministic), tf32_matmul(tf32), self.saver, self.interruption:
@@ -71,14 +78,18 @@ class Fit:
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
 
+    def _check(self) -> None:
+        """What can be known before anything is written."""
+        run = self.trainer.run
+        if run is not None:
+            run.check_place()
+        self.validation.check()
+        if run is not None:
+            run.prepare()
+
     def _begin(self, resume: str | Path | None) -> None:
         trainer, options = self.trainer, self.options
         total = self.total()
-        if trainer.run is not None:
-            trainer.run.check_place()
-        self.validation.check()
-        if trainer.run is not None:
-            trainer.run.prepare()
         for name, optimizer in (("schedule", self.learner.dense), ("row_schedule", self.learner.rows)):
             made = make_scheduler(optimizer, getattr(options, name), total, name)
             if made is not None:

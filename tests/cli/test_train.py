@@ -27,11 +27,22 @@ from tests.train.clicks import clicks
 COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "doctor": doctor, "inspect": inspect}
 FLAGS = {
     "train": [
-        *("--batch-size", "--config", "--epochs", "--json", "--label", "--model", "--out", "--quiet", "--resume"),
+        *(
+            "--batch-size",
+            "--config",
+            "--device",
+            "--epochs",
+            "--json",
+            "--label",
+            "--model",
+            "--out",
+            "--quiet",
+            "--resume",
+        ),
         *("--steps", "--valid", "--weight"),
     ],
-    "evaluate": ["--batch-size", "--checkpoint", "--json"],
-    "predict": ["--batch-size", "--checkpoint", "--column", "--force", "--json", "--out"],
+    "evaluate": ["--batch-size", "--checkpoint", "--device", "--json"],
+    "predict": ["--batch-size", "--checkpoint", "--column", "--device", "--force", "--json", "--out"],
     "doctor": ["--json"],
 }
 PROGRAM = "from tests.cli.test_train import app; app()"
@@ -239,3 +250,13 @@ def test_doctor_tells_what_works():
     assert [line.split("  ")[0] for line in shown.stdout.splitlines()] == [
         *("hybridrec", "python", "packages", "system", "native core", "threads", "GPU kernels")
     ]
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "clicks.parquet", "--label", "click"), ("evaluate", "run", "clicks.parquet")]
+)
+def test_a_device_that_holds_no_rows_is_refused(data, words):
+    assert invoke("train", data, "--label", "click", "--steps", 1, "--out", "run", "--quiet").exit_code == 0
+    found = invoke(*words, "--device", "tpu")
+    assert found.exit_code == 1
+    assert "device is 'tpu'; rows live on 'cpu' or on 'cuda'" in found.output

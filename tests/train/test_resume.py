@@ -248,3 +248,35 @@ def test_a_process_killed_at_random_steps_and_resumed_ends_bit_for_bit_as_one_le
         found.append((weights(trainer.model), numbers_of(trainer)))
     assert_same(found[0][0], found[1][0])
     assert found[0][1] == found[1][1]
+
+
+def test_a_run_that_another_process_trains_is_left_alone(tmp_path):
+    trainer_of(dataset(), out=tmp_path).fit(dataset(), epochs=1)
+    before = (tmp_path / "metrics.jsonl").read_text()
+    hold = """if True:
+        import sys
+        from pathlib import Path
+        from hybridrec.train.checkpoint.lock import held
+        with held(Path(sys.argv[1])):
+            print("held", flush=True)
+            sys.stdin.read()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(OSError, match=r"another process trains into .*; give each run a folder of its own"):
+            trainer_of(dataset(), out=tmp_path).fit(dataset(), epochs=2, resume="auto")
+        other.communicate()
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+    trainer_of(dataset(), out=tmp_path).fit(dataset(), epochs=2, resume="auto")
+
+
+def test_a_fit_within_a_fit_of_the_same_folder_is_refused(tmp_path):
+    class Again(Callback):
+        def on_start(self, trainer):
+            trainer_of(dataset(), out=tmp_path).fit(dataset(), resume="auto")
+
+    with pytest.raises(OSError, match="another thread of this process trains into"):
+        trainer_of(dataset(), out=tmp_path, callbacks=[Again()]).fit(dataset())
