@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from hybridrec.remedy import remedied
 from hybridrec.train.checkpoint.lock import held
 from hybridrec.train.evaluation import no_rows
-from hybridrec.train.feed import Feed
 from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
@@ -24,6 +23,7 @@ from hybridrec.train.schedules import make_scheduler
 from hybridrec.train.seeds import determinism, seed_everything, tf32_matmul
 from hybridrec.train.step import StepResult, grouped, train_step
 from hybridrec.train.table_figures import TableFigures
+from hybridrec.train.training_data import TrainingData
 from hybridrec.train.validation import Validation
 from hybridrec.train.window import Window
 from hybridrec.types import Batch
@@ -41,6 +41,7 @@ class Fit:
         self.trainer, self.train = trainer, train
         self.epochs, self.steps = (1 if epochs is None and steps is None else epochs), steps
         self.state, self.options, self.learner = trainer.state, trainer.options, trainer.learner
+        self.data = TrainingData(train, self.learner)
         self.window = Window(self.learner, trainer.metrics_for(train))
         self.schedulers: dict[str, Any] = {}
         self.display = make_display(self.options.progress)
@@ -48,7 +49,6 @@ class Fit:
         self.saver = Saver(self)
         self._figures = TableFigures(trainer.model)
         self.validation = Validation(self, validate)
-        self._feed: Feed | None = None
 
     # -- from beginning to end ------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Fit:
 
     def _epoch(self) -> None:
         state = self.state
-        batches = self._batches()
+        batches = self.data.epoch(None if state.epoch_steps else state.epoch)
         try:
             with located(self.train):
                 for group in grouped(batches, self.options.accumulate, self.learner.stages):
@@ -185,20 +185,6 @@ class Fit:
         if not state.epoch_steps:
             raise no_rows(f"epoch {state.epoch} has no rows")
         self._end_epoch()
-
-    def _batches(self) -> Iterator[Batch | Placed]:
-        """Those of a new epoch, or the rest of one that a checkpoint was saved in; for a GPU, brought there ahead."""
-        if not self.state.epoch_steps and hasattr(self.train, "set_epoch"):
-            self.train.set_epoch(self.state.epoch)
-        device, position = self.learner.device, getattr(self.train, "state_dict", None)
-        self._feed = None if device is None else Feed(self.train, self.learner.place, device, position)
-        return iter(self.train) if self._feed is None else self._feed
-
-    def data_state(self) -> Any:
-        """Where the training data stand, None where they cannot say: after the batch of the last step."""
-        if self._feed is not None:
-            return self._feed.state
-        return self.train.state_dict() if hasattr(self.train, "state_dict") else None
 
     def _step(self, group: list[Batch | Placed]) -> None:
         state = self.state
@@ -226,7 +212,8 @@ class Fit:
         state = self.state
         if self.window.steps:
             self._record_window()
-        state.epoch, state.epoch_steps, self._feed = state.epoch + 1, 0, None
+        state.epoch, state.epoch_steps = state.epoch + 1, 0
+        self.data.epoch_is_done()
         self.trainer.callbacks.call("on_epoch", self.trainer)
         self.validation.catch_up()
         if not self._over():

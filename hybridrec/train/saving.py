@@ -117,7 +117,7 @@ class Saver:
         return {
             "version": VERSION,
             "run": fit.state.to_json(),
-            "data": fit.data_state(),
+            "data": fit.data.state(),
             "window": fit.window.state_dict(),
             "schedulers": {name: _plain(each.state_dict()) for name, each in fit.schedulers.items()},
             "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},
@@ -134,12 +134,7 @@ class Saver:
             )
         fit.state.load(state["run"])
         if state["data"] is not None and fit.state.epoch_steps:
-            if not hasattr(fit.train, "load_state_dict"):
-                raise ValueError(
-                    f"the checkpoint is of the middle of an epoch, and a {type(fit.train).__name__} cannot go on from "
-                    "there; train from a hybridrec Dataset"
-                )
-            fit.train.load_state_dict(state["data"])
+            fit.data.load(state["data"])
         fit.window.load_state_dict(state["window"])
         for name, each in fit.schedulers.items():
             if name in state["schedulers"]:

@@ -1,0 +1,48 @@
+"""The data of a fit: its batches epoch by epoch, brought ahead for a GPU, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hybridrec.train.feed import Feed
+from hybridrec.train.placed import Placed
+from hybridrec.train.step import Learner
+from hybridrec.types import Batch
+
+
+class TrainingData:
+    """Any iterable of batches; one with `set_epoch`, `state_dict` and `load_state_dict` can be resumed."""
+
+    def __init__(self, data: Any, learner: Learner) -> None:
+        self.data, self._learner = data, learner
+        self._feed: Feed | None = None
+
+    def epoch(self, number: int | None) -> Iterator[Batch | Placed]:
+        """The batches of an epoch; None: those that are left of the one that a loaded state is in."""
+        if number is not None and hasattr(self.data, "set_epoch"):
+            self.data.set_epoch(number)
+        device, position = self._learner.device, getattr(self.data, "state_dict", None)
+        if device is None:
+            return iter(self.data)
+        self._feed = Feed(self.data, self._learner.place, device, position)
+        return self._feed
+
+    def epoch_is_done(self) -> None:
+        """All batches of the epoch were used."""
+        self._feed = None
+
+    def state(self) -> Any:
+        """Where it stands, after the batch of the last step; None where it cannot say."""
+        if self._feed is not None:
+            return self._feed.state
+        return self.data.state_dict() if hasattr(self.data, "state_dict") else None
+
+    def load(self, state: Any) -> None:
+        """Go on from a state in the middle of an epoch."""
+        if not hasattr(self.data, "load_state_dict"):
+            raise ValueError(
+                f"the checkpoint is of the middle of an epoch, and a {type(self.data).__name__} cannot go on from "
+                "there; train from a hybridrec Dataset"
+            )
+        self.data.load_state_dict(state)
