@@ -5,15 +5,13 @@ python benchmarks/embedding_gpu_plot.py benchmarks/results/DATE_gpu_h200.json do
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from embedding_gpu_figures import GOALS
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from plot import BAR, FLOOR, GOAL, STYLE
+from plot import BAR, FLOOR, GOAL, STYLE, command, write
 
 OTHER = "#b9c2ca"
 TITLES = {
@@ -88,16 +86,8 @@ def draw(answer: dict[str, Any], target: Path) -> None:
     told = "Milliseconds; less is better. Red: the bytes of the part at copy speed"
     figure.suptitle(told, fontsize=11)
     figure.supxlabel(caption(answer), fontsize=8, color=FLOOR)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def main() -> None:
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    write(figure, target)
 
 
 if __name__ == "__main__":
-    main()
+    command(draw, __doc__)

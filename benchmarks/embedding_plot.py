@@ -5,8 +5,6 @@ python benchmarks/embedding_plot.py benchmarks/results/embedding_cpu-DATE.json d
 
 from __future__ import annotations
 
-import json
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from embedding_table import caption
 from embedding_workload import Setting
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from plot import BAR, FLOOR, GOAL, STYLE
+from plot import BAR, FLOOR, GOAL, STYLE, command, write
 
 OTHER = "#b9c2ca"
 GROUPS = {
@@ -76,16 +74,8 @@ def draw(answer: dict[str, Any], target: Path) -> None:
         axes.set_visible(False)
     figure.suptitle("Milliseconds per step; less is better. Red: the bytes of a step at copy speed", fontsize=11)
     figure.supxlabel(textwrap.fill(caption(answer), 85 * columns), fontsize=8, color=FLOOR)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def main() -> None:
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    write(figure, target)
 
 
 if __name__ == "__main__":
-    main()
+    command(draw, __doc__)

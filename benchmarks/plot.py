@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 INK, BAR, FLOOR, GOAL = "#22303c", "#2f7ebc", "#8a949e", "#d1495b"
 ARROW = {"scalar": 0.88, "ragged": 0.90, "string": 0.70, "shuffle": 0.60}
@@ -122,15 +124,22 @@ def draw(answer: dict[str, Any], target: Path) -> None:
     caption = f"{answer['rows']:,} rows, batch {answer['batch']:,}, {answer['threads']} threads, {answer['cpu']}"
     versions = f"torch {answer['versions']['torch']}, pyarrow {answer['versions']['pyarrow']}, {answer['date']}"
     figure.supxlabel(f"{caption}; {versions}; best of {answer['passes']} passes", fontsize=8.5, color=FLOOR)
+    write(figure, target)
+
+
+def write(figure: Figure, target: Path) -> None:
+    """Keep the figure; the file's ending chooses PNG or SVG."""
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+    plt.close(figure)
 
 
-def main() -> None:
+def command(draw: Callable[[dict[str, Any], Path], None], about: str | None) -> None:
+    """Draw the answer in the file of the first argument into that of the second."""
     if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
+        raise SystemExit(about)
     draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
 
 
 if __name__ == "__main__":
-    main()
+    command(draw, __doc__)

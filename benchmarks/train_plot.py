@@ -5,14 +5,12 @@ python benchmarks/train_plot.py benchmarks/results/train_cpu-DATE.json docs/imag
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from plot import BAR, FLOOR, GOAL, STYLE
+from plot import BAR, FLOOR, GOAL, STYLE, command, write
 from train_figures import GOALS, RATIOS
 
 OTHER = "#b9c2ca"
@@ -81,16 +79,8 @@ def draw(answer: dict[str, Any], target: Path) -> None:
     machine, sizes = answer["machine"], f"{answer['rows']:,} rows, batch {answer['batch']:,}"
     caption = f"{machine['cpu']}, {answer['threads']} threads; torch {answer['versions']['torch']}; {sizes}"
     figure.supxlabel(f"{caption}; best of {answer['passes']} passes; {answer['date']}", fontsize=8, color=FLOOR)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def main() -> None:
-    if len(sys.argv) != 3:
-        raise SystemExit(__doc__)
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    write(figure, target)
 
 
 if __name__ == "__main__":
-    main()
+    command(draw, __doc__)
