@@ -1,0 +1,133 @@
+"""make_plan: from workload and cluster to a plan. A pure function, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from hybridrec.parallel import cost
+from hybridrec.parallel.choices import Choice, choices_of
+from hybridrec.parallel.cluster import Cluster
+from hybridrec.parallel.constraints import Constraints
+from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.search import Option, Search
+from hybridrec.parallel.workload import Workload
+
+GB = 10**9
+SMALL = 512  # tables x devices up to which several beginnings are tried
+
+
+class CannotFit(ValueError):
+    """No plan fits; `shortfall` is the bytes that each device lacks at least."""
+
+    def __init__(self, message: str, shortfall: int) -> None:
+        super().__init__(message)
+        self.shortfall = shortfall
+
+
+def make_plan(
+    workload: Workload,
+    cluster: Cluster,
+    constraints: Constraints | None = None,
+    wire: cost.Wire | None = None,
+) -> Plan:
+    """A plan whose slowest device is as fast as can be found, within the memory and the constraints.
+
+    It is deterministic. `CannotFit` says by how much the memory is short, and what would help.
+
+    >>> from hybridrec.parallel import TableLoad
+    >>> tables = (TableLoad("item", rows=10**8, dim=64), TableLoad("day", rows=7, dim=64))
+    >>> plan = make_plan(Workload(tables, batch_size=4096), Cluster.parse("1x8xH100"))
+    >>> [(each.table, each.scheme) for each in plan.placements]
+    [('item', 'row'), ('day', 'replicated')]
+    """
+    limits = constraints or Constraints()
+    step = cost.Step(cluster, workload.batch_size, wire or cost.Wire())
+    limits.check([table.name for table in workload.tables], cluster.world)
+    choices = [choices_of(table, step, limits) for table in workload.tables]
+    room, host_room = (1 - limits.margin) * cluster.memory, (1 - limits.margin) * cluster.host_memory / cluster.devices
+    search = Search(choices, step, room, host_room)
+    chosen = _search(search)
+    if chosen is None:
+        raise _cannot_fit(search, cluster, limits)
+    placed = [
+        option.choice.placement(option.devices, cluster.world, _reason(option, of_table, search, limits))
+        for option, of_table in zip(chosen, choices, strict=True)
+    ]
+    return Plan(cluster.world, tuple(placed))
+
+
+def _search(search: Search) -> list[Option] | None:
+    """The best of several beginnings, each improved; where there are many tables, of the first that fits."""
+    tables = range(len(search.choices))
+    by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
+    by_room = sorted(tables, key=lambda t: (-search.choices[t][0].table.rows * search.choices[t][0].table.row_bytes(), t))
+    starts = [(by_work, False), (by_room, False), (by_room, True)]
+    small = len(search.choices) * search.world <= SMALL
+    best, score = None, (float("inf"), 0.0)
+    for order, fullest in starts:
+        begun = search.greedy(order, by_room=fullest)
+        if begun is None:
+            continue
+        found = search.improve(begun)
+        slowest, squares = search.score(search.total(found))
+        if (float(slowest), float(squares)) < score:
+            best, score = found, (float(slowest), float(squares))
+        if not small:
+            break
+    return best
+
+
+def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: Constraints) -> str:
+    """Why a table is placed so, in words: a pin, no room elsewhere, or its seconds beside those of other schemes."""
+    chosen = option.choice
+    if chosen.table.name in limits.pin:
+        return "pinned"
+    means: dict[str, float] = {}
+    for each in choices:
+        name = each.scheme if each.where == "device" else f"{each.scheme} on hosts"
+        means[name] = min(means.get(name, float("inf")), each.work / search.world)
+    own = chosen.scheme if chosen.where == "device" else f"{chosen.scheme} on hosts"
+    cheaper = sorted((name for name in means if means[name] < means[own] * (1 - 1e-9)), key=lambda name: means[name])
+    said = f"{_time(means[own])} a device on average"
+    if not cheaper:
+        others = sorted((name for name in means if name != own), key=lambda name: means[name])
+        return f"least time: {said}" + (f"; {others[0]} {_time(means[others[0]])}" if others else "")
+    crowded = [name for name in cheaper if all(_too_big(each, search) for each in choices if _named(each, name))]
+    if len(crowded) == len(cheaper):
+        return f"{' and '.join(crowded)} would not fit a device; {said}"
+    return f"evens out the devices: {said}; {cheaper[0]} {_time(means[cheaper[0]])}"
+
+
+def _named(choice: Choice, name: str) -> bool:
+    return name == (choice.scheme if choice.where == "device" else f"{choice.scheme} on hosts")
+
+
+def _too_big(choice: Choice, search: Search) -> bool:
+    return not bool(search.fits(choice.placed(choice.fixed or tuple(range(choice.count)), search.world)))
+
+
+def _time(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
+
+
+def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints) -> CannotFit:
+    """How much is missing, at least: every table in its smallest form, spread evenly."""
+    least = 0.0
+    for of_table in search.choices:
+        least += min((each.everyone + each.holders.sum(0) / search.world)[[cost.ROOM, cost.HOST_ROOM]].sum() for each in of_table)
+    free = search.room + search.host_room
+    short = max(0, ceil(least - free))
+    host = " with its share of the host's memory" if search.host_room else ""
+    if short:
+        what = f"the tables need at least {least / GB:,.3g} GB on each of {cluster.world} devices{host}"
+        tell = f"{free / GB:,.3g} GB are free there: {short / GB:,.3g} GB are missing on each"
+    else:
+        what = f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
+        tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables keep them from being spread so"
+    return CannotFit(
+        f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "
+        "devices, a smaller margin, rows in half precision, an optimizer with less state, or drop pins and forbidden "
+        "schemes",
+        short,
+    )
