@@ -7,7 +7,7 @@ feature set of h ids and v vectors per row of data: n = b h ids, u = distinct(n)
                  everyone                               each of k holders, beside that
     table        sends n ids, gets b v D numbers        gets W n ids, sends W b v D; reads U rows, updates U
     column       the same, n ids to each of k           the same with its own columns of D
-    row          sends u ids, gets u D numbers          gets W u / k ids, sends W u D / k; reads and updates U / k
+    row          sends u ids, gets u D numbers          gets W u / k ids, sends W u D / k; reads and updates U / k (at least 1)
     replicated   reads u rows, updates U; reduces       nothing
                  min((W - 1) u (D + id), 2 D rows (W - 1) / W) numbers of gradients
 
@@ -116,12 +116,12 @@ def rowwise(table: TableLoad, step: Step, count: int, host: bool) -> tuple[np.nd
     numbers = batch * table.vectors * table.dim
     everyone[MEMORY] = NUMBER * (2 * numbers + 3 * here * table.dim)
     everyone[ROOM] = ceil(2 * NUMBER * (numbers + here * table.dim))
-    part = here / count
+    part, touched = max(here / count, 1.0), max(all_of_them / count, 1.0)  # the fullest holder of few rows has one
     if world > 1:
         everyone[[IDS_OUT, IN, EXCHANGES]] = here * ID, here * table.dim * wire, 1
         holder[[IDS_OUT, IDS_IN]] = -part * ID, (world - 1) * part * ID
         holder[[IN, OUT]] = -part * table.dim * wire, (world - 1) * part * table.dim * wire
-    _add_rows(holder, table, table.dim, all_of_them / count, ceil(table.rows / count), host)
+    _add_rows(holder, table, table.dim, touched, ceil(table.rows / count), host)
     holder[MEMORY] += 2 * NUMBER * world * part * table.dim
     holder[ROOM] += ceil(2 * NUMBER * world * part * table.dim)
     return everyone, np.tile(holder, (count, 1))

@@ -9,12 +9,14 @@ from hybridrec.parallel import cost
 from hybridrec.parallel.choices import Choice, choices_of
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
-from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.plan import SCHEMES, Plan
 from hybridrec.parallel.search import Option, Search
 from hybridrec.parallel.workload import Workload
 
 GB = 10**9
 SMALL = 512  # tables x devices up to which several beginnings are tried
+# Every collective costs latency once, so tables leave a scheme only together: begin with and without each.
+BEGINNINGS = (SCHEMES, ("replicated",), ("table", "column"), ("row",), ("table", "column", "row"), ("replicated", "row"))
 
 
 class CannotFit(ValueError):
@@ -62,11 +64,12 @@ def _search(search: Search) -> list[Option] | None:
     tables = range(len(search.choices))
     by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
     by_room = sorted(tables, key=lambda t: (-search.choices[t][0].table.rows * search.choices[t][0].table.row_bytes(), t))
-    starts = [(by_work, False), (by_room, False), (by_room, True)]
+    starts = [(by_work, schemes, False) for schemes in BEGINNINGS]
+    starts += [(by_room, SCHEMES, False), (by_room, SCHEMES, True)]
     small = len(search.choices) * search.world <= SMALL
     best, score = None, (float("inf"), 0.0)
-    for order, fullest in starts:
-        begun = search.greedy(order, by_room=fullest)
+    for order, schemes, fullest in starts:
+        begun = search.greedy(order, schemes, by_room=fullest)
         if begun is None:
             continue
         found = search.improve(begun)

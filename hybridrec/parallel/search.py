@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridrec.parallel import cost
 from hybridrec.parallel.choices import Choice
+from hybridrec.parallel.plan import SCHEMES
 
 FEW = 64  # device sets of a table that are all tried
 PAIRS = 40_000  # pairs of options that are tried together
@@ -104,11 +105,11 @@ class Search:
 
     # -- greedy -------------------------------------------------------------------------------------------
 
-    def greedy(self, order: Sequence[int], by_room: bool = False) -> list[Option] | None:
+    def greedy(self, order: Sequence[int], schemes: Sequence[str] = SCHEMES, by_room: bool = False) -> list[Option] | None:
         """Tables one after the other, each where the whole seems to end earliest; None if one does not fit.
 
         A device is not too slow while it is below the mean that all tables together will reach. With `by_room`, the
-        fullest device decides instead.
+        fullest device decides instead. Where one of the `schemes` fits a table, it gets no other.
         """
         chosen: dict[int, Option] = {}
         total = np.zeros((cost.QUANTITIES, self.world))
@@ -119,8 +120,10 @@ class Search:
             tried = self.tried(table, total)
             if not np.isfinite(tried.slowest).any():
                 return None
+            usable = np.isfinite(tried.slowest)
+            wanted = usable & [option.choice.scheme in schemes for option in tried.options]
             first = tried.fullest if by_room else np.maximum(tried.slowest, tried.mean + rest)
-            best = _best(np.where(np.isfinite(tried.slowest), first, inf), tried.mean)
+            best = _best(np.where(wanted if wanted.any() else usable, first, inf), tried.mean)
             chosen[table] = tried.options[best]
             total = self._with(chosen[table], total)
         return [chosen[table] for table in range(len(self.choices))]
