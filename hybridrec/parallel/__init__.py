@@ -1,4 +1,4 @@
-"""Where tables go on many devices: cluster, workload, cost, planner, plan. Pure functions; no process group is needed."""
+"""Where tables go on many devices: cluster, workload, cost, planner, plan. Pure functions, without torch."""
 
 from __future__ import annotations
 

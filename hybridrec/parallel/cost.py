@@ -7,12 +7,13 @@ feature set of h ids and v vectors per row of data: n = b h ids, u = distinct(n)
                  everyone                               each of k holders, beside that
     table        sends n ids, gets b v D numbers        gets W n ids, sends W b v D; reads U rows, updates U
     column       the same, n ids to each of k           the same with its own columns of D
-    row          sends u ids, gets u D numbers          gets W u / k ids, sends W u D / k; reads and updates U / k (at least 1)
+    row          sends u ids, gets u D numbers          gets W u / k ids, sends W u D / k; reads, updates U / k
     replicated   reads u rows, updates U; reduces       nothing
                  min((W - 1) u (D + id), 2 D rows (W - 1) / W) numbers of gradients
 
-Gradients of the numbers travel back in the same amounts. What a device sends to itself is not counted. Links work in
-both directions at once, so a phase takes the larger of in and out; phases follow each other, so they add up.
+Of few rows, a holder has at least one. Gradients of the numbers travel back in the same amounts. What a device sends to
+itself is not counted. Links work in both directions at once, so a phase takes the larger of in and out; phases follow
+each other, so they add up.
 """
 
 from __future__ import annotations

@@ -58,7 +58,8 @@ class Placement:
 
     def __repr__(self) -> str:
         split = f", columns {' + '.join(map(str, self.columns))}" if self.columns else ""
-        return f"Placement({self.table}: {self.scheme} on {self.shown_devices()}{split}{', host' * (self.where == 'host')})"
+        home = ", host" if self.where == "host" else ""
+        return f"Placement({self.table}: {self.scheme} on {self.shown_devices()}{split}{home})"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from hybridrec.parallel import cost
 from hybridrec.parallel.choices import Choice, choices_of
@@ -16,7 +16,14 @@ from hybridrec.parallel.workload import Workload
 GB = 10**9
 SMALL = 512  # tables x devices up to which several beginnings are tried
 # Every collective costs latency once, so tables leave a scheme only together: begin with and without each.
-BEGINNINGS = (SCHEMES, ("replicated",), ("table", "column"), ("row",), ("table", "column", "row"), ("replicated", "row"))
+BEGINNINGS = (
+    SCHEMES,
+    ("replicated",),
+    ("table", "column"),
+    ("row",),
+    ("table", "column", "row"),
+    ("replicated", "row"),
+)
 
 
 class CannotFit(ValueError):
@@ -63,11 +70,13 @@ def _search(search: Search) -> list[Option] | None:
     """The best of several beginnings, each improved; where there are many tables, of the first that fits."""
     tables = range(len(search.choices))
     by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
-    by_room = sorted(tables, key=lambda t: (-search.choices[t][0].table.rows * search.choices[t][0].table.row_bytes(), t))
+    by_room = sorted(
+        tables, key=lambda t: (-search.choices[t][0].table.rows * search.choices[t][0].table.row_bytes(), t)
+    )
     starts = [(by_work, schemes, False) for schemes in BEGINNINGS]
     starts += [(by_room, SCHEMES, False), (by_room, SCHEMES, True)]
     small = len(search.choices) * search.world <= SMALL
-    best, score = None, (float("inf"), 0.0)
+    best, score = None, (inf, 0.0)
     for order, schemes, fullest in starts:
         begun = search.greedy(order, schemes, by_room=fullest)
         if begun is None:
@@ -88,22 +97,22 @@ def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: C
         return "pinned"
     means: dict[str, float] = {}
     for each in choices:
-        name = each.scheme if each.where == "device" else f"{each.scheme} on hosts"
-        means[name] = min(means.get(name, float("inf")), each.work / search.world)
-    own = chosen.scheme if chosen.where == "device" else f"{chosen.scheme} on hosts"
+        if each.where == "device" or each is chosen:
+            means[_name(each)] = min(means.get(_name(each), inf), each.work / search.world)
+    own = _name(chosen)
     cheaper = sorted((name for name in means if means[name] < means[own] * (1 - 1e-9)), key=lambda name: means[name])
     said = f"{_time(means[own])} a device on average"
     if not cheaper:
         others = sorted((name for name in means if name != own), key=lambda name: means[name])
         return f"least time: {said}" + (f"; {others[0]} {_time(means[others[0]])}" if others else "")
-    crowded = [name for name in cheaper if all(_too_big(each, search) for each in choices if _named(each, name))]
+    crowded = [name for name in cheaper if all(_too_big(each, search) for each in choices if _name(each) == name)]
     if len(crowded) == len(cheaper):
         return f"{' and '.join(crowded)} would not fit a device; {said}"
     return f"evens out the devices: {said}; {cheaper[0]} {_time(means[cheaper[0]])}"
 
 
-def _named(choice: Choice, name: str) -> bool:
-    return name == (choice.scheme if choice.where == "device" else f"{choice.scheme} on hosts")
+def _name(choice: Choice) -> str:
+    return choice.scheme if choice.where == "device" else f"{choice.scheme} on hosts"
 
 
 def _too_big(choice: Choice, search: Search) -> bool:
@@ -118,7 +127,9 @@ def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints) -> Cannot
     """How much is missing, at least: every table in its smallest form, spread evenly."""
     least = 0.0
     for of_table in search.choices:
-        least += min((each.everyone + each.holders.sum(0) / search.world)[[cost.ROOM, cost.HOST_ROOM]].sum() for each in of_table)
+        least += min(
+            (each.everyone + each.holders.sum(0) / search.world)[[cost.ROOM, cost.HOST_ROOM]].sum() for each in of_table
+        )
     free = search.room + search.host_room
     short = max(0, ceil(least - free))
     host = " with its share of the host's memory" if search.host_room else ""
@@ -126,7 +137,9 @@ def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints) -> Cannot
         what = f"the tables need at least {least / GB:,.3g} GB on each of {cluster.world} devices{host}"
         tell = f"{free / GB:,.3g} GB are free there: {short / GB:,.3g} GB are missing on each"
     else:
-        what = f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
+        what = (
+            f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
+        )
         tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables keep them from being spread so"
     return CannotFit(
         f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "

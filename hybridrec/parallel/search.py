@@ -105,7 +105,9 @@ class Search:
 
     # -- greedy -------------------------------------------------------------------------------------------
 
-    def greedy(self, order: Sequence[int], schemes: Sequence[str] = SCHEMES, by_room: bool = False) -> list[Option] | None:
+    def greedy(
+        self, order: Sequence[int], schemes: Sequence[str] = SCHEMES, by_room: bool = False
+    ) -> list[Option] | None:
         """Tables one after the other, each where the whole seems to end earliest; None if one does not fit.
 
         A device is not too slow while it is below the mean that all tables together will reach. With `by_room`, the
@@ -187,10 +189,10 @@ class Search:
                     best, found = now, [(a, first[at // len(second)]), (b, second[at % len(second)])]
         return found
 
-
     def _known(self, table: int) -> tuple[list[Option], np.ndarray]:
         options, loads = self.all[table], self.loads[table]
-        assert options is not None and loads is not None, "pairs are tried where all options are known"
+        assert options is not None, "pairs are tried where all options are known"
+        assert loads is not None, "as are their loads"
         return options, loads
 
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from math import exp, expm1, log
 from typing import TYPE_CHECKING, Any
 
-from hybridrec.optim.rule import RowRule
+import numpy as np
 
 if TYPE_CHECKING:
     from hybridrec.data.dataset import Dataset
     from hybridrec.embedding.table import Table
+    from hybridrec.optim.rule import RowRule
 
 SHARES = (1 / 64, 1 / 16, 1 / 4, 1)  # of the sampled ids, at which distinct ones are counted
 
@@ -124,7 +125,7 @@ def _ids(dataset: Dataset, features: set[str], sample: int) -> tuple[dict[str, l
     rows = 0
     for batch in dataset:
         for name in features:
-            values[name].append(batch.ids[name].values.numpy().copy())
+            values[name].append(np.array(batch.ids[name].values))
         rows += batch.ids.batch_size
         if rows >= sample:
             break
@@ -132,8 +133,6 @@ def _ids(dataset: Dataset, features: set[str], sample: int) -> tuple[dict[str, l
 
 
 def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, rule: RowRule | None) -> TableLoad:
-    import numpy as np
-
     counts = {name: sum(map(len, values[name])) for name in table.features}
     features = tuple(
         FeatureLoad(name, table.group * counts[name] / rows, table.combiners[name]) for name in table.features
@@ -160,8 +159,6 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
 
 def _growth(ids: Any) -> tuple[tuple[float, float], ...]:
     """How many of the first ids are distinct, at several lengths."""
-    import numpy as np
-
     lengths: Iterable[int] = dict.fromkeys(round(len(ids) * share) for share in SHARES)
     return tuple((float(n), float(len(np.unique(ids[:n])))) for n in lengths if n)
 
