@@ -9,6 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from hybridrec.parallel import cost
+from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints, Pin
 from hybridrec.parallel.plan import Placement
 from hybridrec.parallel.workload import TableLoad
@@ -61,13 +62,14 @@ def widths_of(dim: int, count: int) -> tuple[int, ...]:
 
 def choices_of(table: TableLoad, step: cost.Step, constraints: Constraints) -> list[Choice]:
     """All choices of a table that the constraints allow, in a fixed order."""
-    pin, world = constraints.pin.get(table.name, Pin()), step.world
-    found = [each for each in _choices(table, step, pin) if _allowed(each, pin, constraints, world)]
+    pin = constraints.pin.get(table.name, Pin())
+    found = [each for each in _choices(table, step, pin) if _allowed(each, pin, constraints, step.cluster)]
     if not found:
         raise ValueError(
             f"no scheme is left for table {table.name!r}: {_said(pin)}, forbidden are "
             f"{', '.join(sorted(constraints.forbidden(table.name))) or 'none'}"
-            f"{', and a dynamic table has one of ' + ', '.join(DYNAMIC) if table.dynamic else ''}; allow another one"
+            f"{', and a dynamic table has one of ' + ', '.join(DYNAMIC) if table.dynamic else ''}; allow another "
+            "one, or pin it to 'replicated' if it is only too large for that"
         )
     return found
 
@@ -77,12 +79,16 @@ def _said(pin: Pin) -> str:
     return f"it is pinned to {', '.join(parts)}" if parts else "it has no pin"
 
 
-def _allowed(choice: Choice, pin: Pin, constraints: Constraints, world: int) -> bool:
+def _allowed(choice: Choice, pin: Pin, constraints: Constraints, cluster: Cluster) -> bool:
     if choice.scheme in constraints.forbidden(choice.table.name):
         return False
     if choice.table.dynamic and choice.scheme not in DYNAMIC:
         return False
-    if choice.scheme == "replicated" and pin.devices is not None and len(pin.devices) != world:
+    if choice.scheme == "replicated" and pin.scheme is None:
+        small = choice.table.rows * choice.table.row_bytes() <= constraints.replicate * cluster.memory
+        if pin.devices is not None or not (small or cluster.world == 1):
+            return False
+    if choice.scheme == "replicated" and len(pin.devices or range(cluster.world)) != cluster.world:
         return False
     return pin.scheme in (None, choice.scheme) and pin.where in (None, choice.where)
 

@@ -33,6 +33,9 @@ class Pin:
 class Constraints:
     """`pin` by table; `forbid` schemes by table, "*" for all; `margin`: the share of memory that stays free.
 
+    A table that is not pinned is replicated only up to `replicate`, a share of a device's memory: more copies than
+    that would be saved, started and filled for little.
+
     >>> Constraints(pin={"item": Pin("row")}, forbid={"*": ["column"]}, margin=0.2).forbidden("user")
     {'column'}
     """
@@ -40,10 +43,13 @@ class Constraints:
     pin: Mapping[str, Pin] = field(default_factory=dict)
     forbid: Mapping[str, Collection[str]] = field(default_factory=dict)
     margin: float = 0.1
+    replicate: float = 0.01
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:
             raise ValueError(f"margin is {self.margin}; it must be a share of the memory, at least 0 and below 1")
+        if not 0 <= self.replicate <= 1:
+            raise ValueError(f"replicate is {self.replicate}; it must be a share of the memory, from 0 to 1")
         for name, schemes in self.forbid.items():
             if isinstance(schemes, str):
                 raise TypeError(f"forbid of {name!r} is the string {schemes!r}; it must be a list: [{schemes!r}]")

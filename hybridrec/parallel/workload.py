@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, expm1, log
+from math import expm1, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,4 +171,4 @@ def _power_law(growth: Sequence[tuple[float, float]], ids: float) -> float:
     after = next((i for i, (n, _) in enumerate(points) if n >= ids and i), len(points) - 1)
     (n0, d0), (n1, d1) = points[after - 1], points[after]
     slope = log(d1 / d0) / log(n1 / n0)
-    return exp(log(d0) + slope * log(ids / n0))
+    return d1 * (ids / n1) ** slope

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hybridrec.parallel import CannotFit, Cluster, Constraints, Pin, Plan, TableLoad, Wire, Workload, make_plan, predict
@@ -34,14 +34,20 @@ def check_whole(plan: Plan, workload: Workload, world: int) -> None:
         assert each.reason
 
 
+def least_seconds_are_known(workload: Workload, cluster: Cluster) -> bool:
+    """Whether so few plans exist that all can be tried."""
+    return len(workload.tables) <= 3 and cluster.world <= 3
+
+
 @settings(deadline=None, max_examples=60)
 @given(workloads, clusters, st.sampled_from([0.0, 0.1, 0.5]))
 def test_a_plan_places_every_table_wholly_and_within_the_memory_or_says_that_it_cannot(workload, cluster, margin):
     constraints = Constraints(margin=margin)
     try:
         plan = make_plan(workload, cluster, constraints)
-    except CannotFit as error:
-        assert "GB" in str(error)
+    except CannotFit:
+        assume(least_seconds_are_known(workload, cluster))
+        assert least_seconds(workload, cluster, constraints) == float("inf")
         return
     check_whole(plan, workload, cluster.world)
     found = predict(plan, workload, cluster)
@@ -97,7 +103,9 @@ def test_pinned_columns_are_split_as_distributed_embeddings_splits_them():
 def test_many_equal_tables_are_spread_evenly():
     """Where distributed-embeddings had 60 GB on one rank and 15 on another."""
     tables = [table(f"t{i}", 2_000_000, 64, 20.0, combiner="mean") for i in range(24)]
-    plan = make_plan(work(*tables), Cluster.parse("1x8xH100"), Constraints(forbid={"*": ["row", "column", "replicated"]}))
+    plan = make_plan(
+        work(*tables), Cluster.parse("1x8xH100"), Constraints(forbid={"*": ["row", "column", "replicated"]})
+    )
     assert [len(plan.on(device)) for device in range(8)] == [3] * 8
 
 
@@ -138,6 +146,13 @@ def test_a_table_that_fits_no_device_is_split():
     assert plan["big"].where == "device"
 
 
+def test_a_large_table_is_replicated_only_where_it_is_pinned():
+    workload, cluster = work(table("large", 10**8, 64)), Cluster.parse("1x8xH200")  # 26 GB, of little use in 8 copies
+    assert make_plan(workload, cluster)["large"].scheme != "replicated"
+    assert make_plan(workload, cluster, Constraints({"large": Pin("replicated")}))["large"].scheme == "replicated"
+    assert make_plan(workload, cluster, Constraints(replicate=1.0))["large"].scheme == "replicated"
+
+
 def test_hosts_take_what_the_devices_cannot():
     plan = make_plan(work(table("big", 10**9, 128)), Cluster.parse("1x4xA100-40"))  # 512 GB
     assert plan["big"].where == "host"
@@ -154,7 +169,9 @@ def test_a_wire_of_half_the_bytes_makes_the_step_faster():
 
 
 def test_what_cannot_fit_is_refused_with_the_shortfall_of_each_device():
-    with pytest.raises(CannotFit, match=r"on each of 4 devices.* GB are missing on each \(margin 0.1\)\. Take about") as e:
+    with pytest.raises(
+        CannotFit, match=r"on each of 4 devices.* GB are missing on each \(margin 0.1\)\. Take about"
+    ) as e:
         make_plan(work(table("big", 10**9, 128)), Cluster.parse("1x4xcpu"))  # 512 GB over 4 x 57.6
     assert e.value.shortfall == pytest.approx(128e9 - 57.6e9, rel=0.01)
 
@@ -188,6 +205,7 @@ def test_constraints_that_cannot_be_met_are_refused(constraints, said):
         (lambda: Pin("row", (1, 1)), "each once"),
         (lambda: Pin("row", where="disk"), "valid are device, host"),
         (lambda: Constraints(margin=1.0), "margin is 1.0"),
+        (lambda: Constraints(replicate=2.0), "replicate is 2.0"),
         (lambda: Constraints(forbid={"*": ["rows"]}), "names 'rows'"),
         (lambda: Wire("int8"), "forward is 'int8'; valid are float32, float16, bfloat16"),
         (lambda: Workload((table(), table()), 8), "two tables are called 'item'"),

@@ -42,7 +42,7 @@ def clicks() -> hr.data.Dataset:
     rows = 20_000
     lists = pa.ListArray.from_arrays(np.arange(0, 3 * rows + 1, 3), draw.integers(0, 50, 3 * rows))
     columns = {"user": draw.integers(0, 2**40, rows), "tags": lists, "click": draw.integers(0, 2, rows)}
-    return hr.data.arrow(pa.table(columns), label="click", batch_size=500)
+    return hr.data.table(pa.table(columns), label="click", batch_size=500)
 
 
 def test_hotness_duplicates_and_bytes_are_measured(clicks):
