@@ -48,7 +48,7 @@ def make_plan(
     >>> tables = (TableLoad("item", rows=10**8, dim=64), TableLoad("day", rows=7, dim=64))
     >>> plan = make_plan(Workload(tables, batch_size=4096), Cluster.parse("1x8xH100"))
     >>> [(each.table, each.scheme) for each in plan.placements]
-    [('item', 'row'), ('day', 'row')]
+    [('item', 'column'), ('day', 'row')]
     """
     limits = constraints or Constraints()
     step = cost.Step(cluster, workload.batch_size, wire or cost.Wire())

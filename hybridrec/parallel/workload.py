@@ -124,8 +124,10 @@ def _ids(dataset: Dataset, features: set[str], sample: int) -> tuple[dict[str, l
     values: dict[str, list[Any]] = {name: [] for name in features}
     rows = 0
     for batch in dataset:
-        for name in features:
-            values[name].append(np.array(batch.ids[name].values))
+        ids = batch.ids
+        for name, start, stop in zip(ids.names, ids.starts, ids.starts[1:], strict=False):
+            if name in features:
+                values[name].append(ids.values[start:stop].numpy().copy())  # batches are recycled
         rows += batch.ids.batch_size
         if rows >= sample:
             break
