@@ -19,6 +19,7 @@ from hybridrec.parallel.plan import SCHEMES
 
 FEW = 64  # device sets of a table that are all tried
 PAIRS = 40_000  # pairs of options that are tried together
+PAIRED = 12  # tables of which pairs are tried
 ROUNDS = 400  # moves of the local improvement
 TRIED = 6  # tables of the slowest device that are tried in each, where there are many
 
@@ -142,26 +143,26 @@ class Search:
         return np.where(self.fits(totals), times.max(-1), inf), np.square(times).sum(-1)
 
     def improve(self, options: list[Option]) -> list[Option]:
-        """Move tables, one or two at a time, while that is better."""
+        """Move tables, one or two at a time, while that is better. Bytes are whole numbers: their sums stay exact."""
         current, total = list(options), self.total(options)
         for _ in range(ROUNDS):
-            found = self._single(current, total) or self._pair(current, total)
-            if found is None:
+            moved = False
+            for table in self._worth_moving(current, total):
+                without = total - self.load(current[table])
+                if (better := self._better_place(table, without, self.score(total))) is not None:
+                    current[table], total, moved = better, self._with(better, without), True
+            if not moved and (found := self._pair(current, total)) is not None:
+                for table, option in found:
+                    current[table] = option
+                total, moved = self.total(current), True
+            if not moved:
                 break
-            for table, option in found:
-                current[table] = option
-            total = self.total(current)
         return current
 
-    def _single(self, current: list[Option], total: np.ndarray) -> list[tuple[int, Option]] | None:
-        best, found = _pair_of(self.score(total)), None
-        for table in self._worth_moving(current, total):
-            without = total - self.load(current[table])
-            options, slowest, _, squares, _ = self.tried(table, without)
-            at = _best(slowest, squares) if options else 0
-            if options and _better((slowest[at], squares[at]), best):
-                best, found = (slowest[at], squares[at]), [(table, options[at])]
-        return found
+    def _better_place(self, table: int, without: np.ndarray, now: tuple[np.ndarray, np.ndarray]) -> Option | None:
+        options, slowest, _, squares, _ = self.tried(table, without)
+        at = _best(slowest, squares) if options else 0
+        return options[at] if options and _better((slowest[at], squares[at]), _pair_of(now)) else None
 
     def _worth_moving(self, current: list[Option], total: np.ndarray) -> Sequence[int]:
         """All tables where they are few, else those with the most load on the slowest device."""
@@ -175,7 +176,7 @@ class Search:
     def _pair(self, current: list[Option], total: np.ndarray) -> list[tuple[int, Option]] | None:
         """The best move of two tables at once, where there are few options."""
         sizes = [len(each) if each is not None else PAIRS for each in self.all]
-        if sum(sizes) ** 2 > 2 * PAIRS:
+        if len(current) > PAIRED or sum(sizes) ** 2 > 2 * PAIRS:
             return None
         best, found = _pair_of(self.score(total)), None
         for a in range(len(current)):
