@@ -1,6 +1,6 @@
 """How good are the planner's plans, and how long does it take?
 
-    python benchmarks/planner.py --json --save    # everything: about two minutes
+    python benchmarks/planner.py --json --save    # everything: about half a minute
     python benchmarks/planner.py --quick          # does it run at all?
 
 `planner_gap`: seconds of a step as the cost model predicts them, over those of the best plan there is, found by trying

@@ -10,11 +10,10 @@ from hybridrec.parallel.choices import Choice, choices_of
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
 from hybridrec.parallel.plan import SCHEMES, Plan
-from hybridrec.parallel.search import Option, Search
+from hybridrec.parallel.search import SMALL, Option, Search
 from hybridrec.parallel.workload import Workload
 
 GB = 10**9
-SMALL = 512  # tables x devices up to which several beginnings are tried
 # Every collective costs latency once, so tables leave a scheme only together: begin with and without each.
 BEGINNINGS = (
     SCHEMES,
@@ -67,7 +66,7 @@ def make_plan(
 
 
 def _search(search: Search) -> list[Option] | None:
-    """The best of several beginnings, each improved; where there are many tables, of the first that fits."""
+    """The best of several beginnings, each improved; where there are many tables, the first that fits."""
     tables = range(len(search.choices))
     by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
     by_room = sorted(
@@ -87,7 +86,7 @@ def _search(search: Search) -> list[Option] | None:
             best, score = found, (float(slowest), float(squares))
         if not small:
             break
-    return best
+    return best if best is None else search.improve(best, thorough=True)
 
 
 def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: Constraints) -> str:

@@ -20,6 +20,7 @@ from hybridrec.parallel.plan import SCHEMES
 FEW = 64  # device sets of a table that are all tried
 PAIRS = 40_000  # pairs of options that are tried together
 PAIRED = 12  # tables of which pairs are tried
+SMALL = 512  # tables x devices up to which every table is tried
 ROUNDS = 400  # moves of the local improvement
 TRIED = 6  # tables of the slowest device that are tried in each, where there are many
 
@@ -142,8 +143,11 @@ class Search:
         times = cost.seconds(totals, self.step)
         return np.where(self.fits(totals), times.max(-1), inf), np.square(times).sum(-1)
 
-    def improve(self, options: list[Option]) -> list[Option]:
-        """Move tables, one or two at a time, while that is better. Bytes are whole numbers: their sums stay exact."""
+    def improve(self, options: list[Option], thorough: bool = False) -> list[Option]:
+        """Move tables, one or two at a time, while that is better. Bytes are whole numbers: their sums stay exact.
+
+        If it is `thorough`, tables change places too, which takes longer.
+        """
         current, total = list(options), self.total(options)
         for _ in range(ROUNDS):
             moved = False
@@ -151,7 +155,10 @@ class Search:
                 without = total - self.load(current[table])
                 if (better := self._better_place(table, without, self.score(total))) is not None:
                     current[table], total, moved = better, self._with(better, without), True
-            if not moved and (found := self._pair(current, total)) is not None:
+            found = None if moved else self._pair(current, total)
+            if not moved and thorough and found is None:
+                found = self._exchange(current, total)
+            if found is not None:
                 for table, option in found:
                     current[table] = option
                 total, moved = self.total(current), True
@@ -166,8 +173,12 @@ class Search:
 
     def _worth_moving(self, current: list[Option], total: np.ndarray) -> Sequence[int]:
         """All tables where they are few, else those with the most load on the slowest device."""
-        if len(current) * self.world <= 512:
+        if len(current) * self.world <= SMALL:
             return range(len(current))
+        return self._on_slowest(current, total)
+
+    def _on_slowest(self, current: list[Option], total: np.ndarray) -> list[int]:
+        """The tables with the most load on the slowest device."""
         slowest = int(cost.seconds(total, self.step).argmax())
         held = [table for table, option in enumerate(current) if slowest in option.devices]
         work = {table: current[table].choice.work / max(1, current[table].choice.count) for table in held}
@@ -189,6 +200,26 @@ class Search:
                 if _better(now, best):
                     best, found = now, [(a, first[at // len(second)]), (b, second[at % len(second)])]
         return found
+
+    def _exchange(self, current: list[Option], total: np.ndarray) -> list[tuple[int, Option]] | None:
+        """A table of the slowest device and another one, taken away and placed anew one after the other."""
+        if len(current) * self.world > SMALL:
+            return None
+        now = self.score(total)
+        for a in self._on_slowest(current, total):
+            for b in range(len(current)):
+                without = total - self.load(current[a]) - self.load(current[b])
+                first = self._best_place(a, without) if a != b else None
+                second = self._best_place(b, self._with(first, without)) if first is not None else None
+                if first is None or second is None:
+                    continue
+                if _better(_pair_of(self.score(self._with(second, self._with(first, without)))), _pair_of(now)):
+                    return [(a, first), (b, second)]
+        return None
+
+    def _best_place(self, table: int, without: np.ndarray) -> Option | None:
+        options, slowest, _, squares, _ = self.tried(table, without)
+        return options[_best(slowest, squares)] if options else None
 
     def _known(self, table: int) -> tuple[list[Option], np.ndarray]:
         options, loads = self.all[table], self.loads[table]
