@@ -10,7 +10,7 @@ from hybridrec.parallel.choices import Choice, choices_of
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
 from hybridrec.parallel.plan import SCHEMES, Plan
-from hybridrec.parallel.search import SMALL, Option, Search
+from hybridrec.parallel.search import SMALL, UNFIT, Option, Search
 from hybridrec.parallel.workload import Workload
 
 GB = 10**9
@@ -55,9 +55,10 @@ def make_plan(
     choices = [choices_of(table, step, limits) for table in workload.tables]
     room, host_room = (1 - limits.margin) * cluster.memory, (1 - limits.margin) * cluster.host_memory / cluster.devices
     search = Search(choices, step, room, host_room)
-    chosen = _search(search)
+    least = _least_room(search)
+    chosen = _search(search) if least <= search.room + search.host_room else None
     if chosen is None:
-        raise _cannot_fit(search, cluster, limits)
+        raise _cannot_fit(search, cluster, limits, least)
     placed = [
         option.choice.placement(option.devices, cluster.world, _reason(option, of_table, search, limits))
         for option, of_table in zip(chosen, choices, strict=True)
@@ -75,18 +76,17 @@ def _search(search: Search) -> list[Option] | None:
     starts = [(by_work, schemes, False) for schemes in BEGINNINGS]
     starts += [(by_room, SCHEMES, False), (by_room, SCHEMES, True)]
     small = len(search.choices) * search.world <= SMALL
-    best, score = None, (inf, 0.0)
-    for order, schemes, fullest in starts:
-        begun = search.greedy(order, schemes, by_room=fullest)
-        if begun is None:
-            continue
-        found = search.improve(begun)
-        slowest, squares = search.score(search.total(found))
-        if (float(slowest), float(squares)) < score:
-            best, score = found, (float(slowest), float(squares))
-        if not small:
+    best, score = None, (inf, inf)
+    for order, schemes, fullest in starts if small else [starts[0], *starts[-2:]]:
+        found = search.improve(search.greedy(order, schemes, by_room=fullest))
+        slowest, squares = map(float, search.score(search.total(found)))
+        if (slowest, squares) < score:
+            best, score = found, (slowest, squares)
+        if not small and slowest < UNFIT:
             break
-    return best if best is None else search.improve(best, thorough=True)
+    assert best is not None, "there is a beginning"
+    best = search.improve(best, thorough=True)
+    return best if search.fits(search.total(best)) else None
 
 
 def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: Constraints) -> str:
@@ -122,13 +122,17 @@ def _time(seconds: float) -> str:
     return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
 
 
-def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints) -> CannotFit:
-    """How much is missing, at least: every table in its smallest form, spread evenly."""
-    least = 0.0
-    for of_table in search.choices:
-        least += min(
-            (each.everyone + each.holders.sum(0) / search.world)[[cost.ROOM, cost.HOST_ROOM]].sum() for each in of_table
-        )
+def _least_room(search: Search) -> float:
+    """Bytes that each device needs at least: every table in its smallest form, spread evenly."""
+    rooms = [cost.ROOM, cost.HOST_ROOM]
+    return sum(
+        min(float((each.everyone + each.holders.sum(0) / search.world)[rooms].sum()) for each in of_table)
+        for of_table in search.choices
+    )
+
+
+def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints, least: float) -> CannotFit:
+    """How much is missing, and what would help."""
     free = search.room + search.host_room
     short = max(0, ceil(least - free))
     host = " with its share of the host's memory" if search.host_room else ""
@@ -139,7 +143,7 @@ def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints) -> Cannot
         what = (
             f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
         )
-        tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables keep them from being spread so"
+        tell = f"{free / GB:,.3g} GB are free there, but no plan was found that spreads them so: constraints or whole tables stand in the way"
     return CannotFit(
         f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "
         "devices, a smaller margin, rows in half precision, an optimizer with less state, or drop pins and forbidden "

@@ -11,7 +11,7 @@ from hybridrec.parallel import cost
 from hybridrec.parallel.choices import choices_of
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
-from hybridrec.parallel.search import Option, Search
+from hybridrec.parallel.search import UNFIT, Option, Search
 from hybridrec.parallel.workload import Workload
 
 MOST = 2_000_000
@@ -38,4 +38,4 @@ def least_seconds(
     best = np.inf
     for parts in product(*first):
         best = min(best, float(search.score(sum(parts, np.zeros(last.shape[1:])) + last)[0].min()))
-    return best
+    return best if best < UNFIT else np.inf

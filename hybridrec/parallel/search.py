@@ -20,6 +20,7 @@ from hybridrec.parallel.plan import SCHEMES
 FEW = 64  # device sets of a table that are all tried
 PAIRS = 40_000  # pairs of options that are tried together
 PAIRED = 12  # tables of which pairs are tried
+UNFIT = 1e6  # seconds, from which on a score means that something does not fit
 SMALL = 512  # tables x devices up to which every table is tried
 ROUNDS = 400  # moves of the local improvement
 TRIED = 6  # tables of the slowest device that are tried in each, where there are many
@@ -33,7 +34,7 @@ class Option(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """Options, and for each: seconds of the slowest device (inf: no room), mean and sum of squares, fullest device."""
+    """Options, and for each: seconds of the slowest device (UNFIT: no room), their mean and squares, fullest device."""
 
     options: list[Option]
     slowest: np.ndarray
@@ -77,40 +78,40 @@ class Search:
         known, loads = self.all[table], self.loads[table]
         if known is not None and loads is not None:
             return self._told(known, total + loads)
-        found = [option for each in self.choices[table] if (option := self._least_loaded(each, total)) is not None]
+        found = [self._least_loaded(each, total) for each in self.choices[table]]
         parts = [self._told([option], self._with(option, total)[None]) for option in found]
-        if not parts:
-            return self._told([], np.zeros((0, *total.shape)))
         return Tried(found, *(np.concatenate(part) for part in list(zip(*parts, strict=True))[1:]))
 
     def _told(self, options: list[Option], totals: np.ndarray) -> Tried:
         times = cost.seconds(totals, self.step)
         slowest, squares = times.max(-1), np.einsum("...d,...d->...", times, times)
-        return Tried(options, np.where(self.fits(totals), slowest, inf), times.mean(-1), squares, self._fullest(totals))
+        return Tried(options, self._priced(totals, slowest), times.mean(-1), squares, self._fullest(totals))
+
+    def _priced(self, totals: np.ndarray, slowest: np.ndarray) -> np.ndarray:
+        """The seconds, or for what does not fit more than any, and the more the more bytes are too many."""
+        over = np.maximum(totals[..., cost.ROOM, :] - self.room, 0).sum(-1)
+        over += np.maximum(totals[..., cost.HOST_ROOM, :] - self.host_room, 0).sum(-1)
+        return np.where(over > 0, UNFIT * (1 + over / self.room), slowest)
 
     def _with(self, option: Option, total: np.ndarray) -> np.ndarray:
         made = total + option.choice.everyone[:, None]
         made[:, list(option.devices)] += option.choice.holders.T
         return made
 
-    def _least_loaded(self, choice: Choice, total: np.ndarray) -> Option | None:
+    def _least_loaded(self, choice: Choice, total: np.ndarray) -> Option:
         if choice.fixed is not None:
             return Option(choice, choice.fixed)
         after = total + (choice.everyone + choice.holders[0])[:, None]
-        free = (after[cost.ROOM] <= self.room) & (after[cost.HOST_ROOM] <= self.host_room)
-        times = np.where(free, cost.seconds(after, self.step), inf)
+        times = self._priced(after.T[:, :, None], cost.seconds(after, self.step))  # each device alone
         if choice.count == 1:
-            best = int(times.argmin())
-            return Option(choice, (best,)) if free[best] else None
-        order = np.argsort(times, kind="stable")[: choice.count]
-        return Option(choice, tuple(int(d) for d in order)) if free[order].all() else None
+            return Option(choice, (int(times.argmin()),))
+        return Option(choice, tuple(int(d) for d in np.argsort(times, kind="stable")[: choice.count]))
 
     # -- greedy -------------------------------------------------------------------------------------------
 
-    def greedy(
-        self, order: Sequence[int], schemes: Sequence[str] = SCHEMES, by_room: bool = False
-    ) -> list[Option] | None:
-        """Tables one after the other, each where the whole seems to end earliest; None if one does not fit.
+    def greedy(self, order: Sequence[int], schemes: Sequence[str] = SCHEMES, by_room: bool = False) -> list[Option]:
+        """Tables one after the other, each where the whole seems to end earliest; where none fits, by the fewest bytes
+        too many, for `improve` to mend.
 
         A device is not too slow while it is below the mean that all tables together will reach. With `by_room`, the
         fullest device decides instead. Where one of the `schemes` fits a table, it gets no other.
@@ -122,13 +123,11 @@ class Search:
         for table in order:
             rest -= least[table]
             tried = self.tried(table, total)
-            if not np.isfinite(tried.slowest).any():
-                return None
-            usable = np.isfinite(tried.slowest)
+            usable = tried.slowest < UNFIT
             wanted = usable & [option.choice.scheme in schemes for option in tried.options]
             first = tried.fullest if by_room else np.maximum(tried.slowest, tried.mean + rest)
-            best = _best(np.where(wanted if wanted.any() else usable, first, inf), tried.mean)
-            chosen[table] = tried.options[best]
+            first = np.where(wanted if wanted.any() else usable, first, inf) if usable.any() else tried.slowest
+            chosen[table] = tried.options[_best(first, tried.mean)]
             total = self._with(chosen[table], total)
         return [chosen[table] for table in range(len(self.choices))]
 
@@ -139,9 +138,9 @@ class Search:
     # -- improvement --------------------------------------------------------------------------------------
 
     def score(self, totals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(slowest, sum of squares) of totals [..., quantity, device]; inf where they do not fit."""
+        """(slowest, sum of squares) of totals [..., quantity, device]; from UNFIT on where they do not fit."""
         times = cost.seconds(totals, self.step)
-        return np.where(self.fits(totals), times.max(-1), inf), np.square(times).sum(-1)
+        return self._priced(totals, times.max(-1)), np.square(times).sum(-1)
 
     def improve(self, options: list[Option], thorough: bool = False) -> list[Option]:
         """Move tables, one or two at a time, while that is better. Bytes are whole numbers: their sums stay exact.
@@ -168,8 +167,8 @@ class Search:
 
     def _better_place(self, table: int, without: np.ndarray, now: tuple[np.ndarray, np.ndarray]) -> Option | None:
         options, slowest, _, squares, _ = self.tried(table, without)
-        at = _best(slowest, squares) if options else 0
-        return options[at] if options and _better((slowest[at], squares[at]), _pair_of(now)) else None
+        at = _best(slowest, squares)
+        return options[at] if _better((slowest[at], squares[at]), _pair_of(now)) else None
 
     def _worth_moving(self, current: list[Option], total: np.ndarray) -> Sequence[int]:
         """All tables where they are few, else those with the most load on the slowest device."""
@@ -209,17 +208,17 @@ class Search:
         for a in self._on_slowest(current, total):
             for b in range(len(current)):
                 without = total - self.load(current[a]) - self.load(current[b])
-                first = self._best_place(a, without) if a != b else None
-                second = self._best_place(b, self._with(first, without)) if first is not None else None
-                if first is None or second is None:
+                if a == b:
                     continue
+                first = self._best_place(a, without)
+                second = self._best_place(b, self._with(first, without))
                 if _better(_pair_of(self.score(self._with(second, self._with(first, without)))), _pair_of(now)):
                     return [(a, first), (b, second)]
         return None
 
-    def _best_place(self, table: int, without: np.ndarray) -> Option | None:
+    def _best_place(self, table: int, without: np.ndarray) -> Option:
         options, slowest, _, squares, _ = self.tried(table, without)
-        return options[_best(slowest, squares)] if options else None
+        return options[_best(slowest, squares)]
 
     def _known(self, table: int) -> tuple[list[Option], np.ndarray]:
         options, loads = self.all[table], self.loads[table]
