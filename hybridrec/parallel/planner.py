@@ -143,7 +143,7 @@ def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints, least: fl
         what = (
             f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
         )
-        tell = f"{free / GB:,.3g} GB are free there, but no plan was found that spreads them so: constraints or whole tables stand in the way"
+        tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables let no plan be found"
     return CannotFit(
         f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "
         "devices, a smaller margin, rows in half precision, an optimizer with less state, or drop pins and forbidden "
