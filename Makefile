@@ -45,6 +45,7 @@ bench: $(VENV)/developed-$(MODULES)
 	$(BIN)/python benchmarks/data.py --json --save
 	$(BIN)/python benchmarks/embedding_cpu.py --json --save
 	$(BIN)/python benchmarks/train_cpu.py --json --save
+	$(BIN)/python benchmarks/planner.py --json --save
 
 # torch first and by its exact version, so that nothing else pulls another build of it.
 $(VENV)/torch: constraints.txt

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hybridrec import metrics as metrics
     from hybridrec import models as models
     from hybridrec import optim as optim
+    from hybridrec import parallel as parallel
     from hybridrec import serve as serve
     from hybridrec import train as train
     from hybridrec.embedding import EmbeddingCollection as EmbeddingCollection
@@ -46,10 +47,11 @@ __all__ = [
     "train",
     "Trainer",
     "load",
+    "parallel",
     "serve",
 ]
 
-_ROOMS = ("data", "embedding", "optim", "models", "metrics", "train", "serve")
+_ROOMS = ("data", "embedding", "optim", "models", "metrics", "train", "parallel", "serve")
 _HOME = {
     "Batch": "hybridrec.types",
     "IdBlock": "hybridrec.types",

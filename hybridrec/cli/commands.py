@@ -13,6 +13,7 @@ from hybridrec.cli.evaluate import evaluate
 from hybridrec.cli.export import export
 from hybridrec.cli.inspect import inspect
 from hybridrec.cli.outcome import told
+from hybridrec.cli.plan import plan
 from hybridrec.cli.predict import predict
 from hybridrec.cli.synth import synth
 from hybridrec.cli.train import train
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_commands: list[Callable[..., None]] = [synth, inspect, convert, train, evaluate, predict, export, doctor]
+_commands: list[Callable[..., None]] = [synth, inspect, convert, train, evaluate, predict, export, plan, doctor]
 for _command in _commands:
     app.command()(told(_command))
 app.add_typer(checkpoint, name="checkpoint")

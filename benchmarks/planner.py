@@ -1,0 +1,118 @@
+"""How good are the planner's plans, and how long does it take?
+
+    python benchmarks/planner.py --json --save    # everything: about half a minute
+    python benchmarks/planner.py --quick          # does it run at all?
+
+`planner_gap`: seconds of a step as the cost model predicts them, over those of the best plan there is, found by trying
+every one; the worst of `--cases` random small cases. `plan_seconds`: time for 2,000 tables on 1,024 devices, one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import machine
+
+from hybridrec.parallel import CannotFit, Cluster, FeatureLoad, TableLoad, Workload, make_plan, predict
+from hybridrec.parallel.reference import least_seconds
+
+HERE = Path(__file__).parent
+
+
+def random_table(draw: random.Random, name: str, most_rows: float) -> TableLoad:
+    """Sizes, hotness, state and repetition over wide ranges."""
+    rows, hot = int(10 ** draw.uniform(0.5, most_rows)), draw.choice([1, 1, 2, 10, 40, 100])
+    growth = ((1e3, 10 ** draw.uniform(1, 3)), (1e6, 10 ** draw.uniform(3, 6))) if draw.random() < 0.5 else ()
+    return TableLoad(
+        name,
+        rows=rows,
+        dim=draw.choice([1, 8, 16, 32, 64, 128]),
+        features=(FeatureLoad(name, float(hot), draw.choice(["sum", "mean", "none"]) if hot > 1 else "sum"),),
+        element=draw.choice([4, 2]),
+        state_per_element=draw.choice([0, 4]),
+        state_per_row=draw.choice([0, 4]),
+        trainable=draw.random() < 0.9,
+        dynamic=draw.random() < 0.2,
+        growth=growth,
+    )
+
+
+def small_case(seed: int) -> tuple[Workload, Cluster]:
+    """Few tables on few devices, of which many have hardly enough memory."""
+    draw = random.Random(seed)
+    nodes, devices = draw.choice([(1, 2), (1, 3), (1, 4), (2, 1), (2, 2)])
+    count = draw.randint(3, {2: 6, 3: 5, 4: 4}[nodes * devices])
+    tables = tuple(random_table(draw, f"t{i}", 7.5) for i in range(count))
+    kind = draw.choice(["cpu", "A100-40", "H100"]) if count < 5 else "cpu"
+    need = sum(table.rows * table.row_bytes() for table in tables) / (nodes * devices)
+    batch = 2 ** draw.randint(10, 16)
+    buffers = sum(16 * batch * table.vectors * table.dim for table in tables)
+    memory = need * draw.uniform(1.1, 2) + buffers * draw.uniform(1, 2) if draw.random() < 0.6 else 80e9
+    latency = draw.choice([0, 5e-6])
+    text, changes = f"{nodes}x{devices}x{kind}", {"latency_inside": latency, "latency_between": 2 * latency}
+    return Workload(tables, batch), Cluster.parse(text, memory=memory, **changes)
+
+
+def gap(seed: int) -> float:
+    """Predicted seconds over the least ones; 1 where nothing fits and the planner says so."""
+    work, cluster = small_case(seed)
+    least = least_seconds(work, cluster)
+    try:
+        return predict(make_plan(work, cluster), work, cluster).step / least
+    except CannotFit:
+        return float("inf") if np.isfinite(least) else 1.0
+
+
+def large(tables: int, nodes: int) -> dict[str, Any]:
+    """One large plan: its time, and how even it is."""
+    draw = random.Random(0)
+    work = Workload(tuple(random_table(draw, f"t{i}", 8.0) for i in range(tables)), 1024)
+    cluster = Cluster.parse(f"{nodes}x8xH100")
+    start = time.perf_counter()
+    plan = make_plan(work, cluster)
+    taken, found = time.perf_counter() - start, predict(plan, work, cluster)
+    return {"seconds": taken, "slowest_over_mean": found.step / float(np.mean(found.seconds)), "step": found.step}
+
+
+def measure(cases: int, tables: int, nodes: int) -> dict[str, Any]:
+    gaps = [gap(seed) for seed in range(cases)]
+    plan = large(tables, nodes)
+    return {
+        "planner_gap": max(gaps),
+        "plan_seconds": plan["seconds"],
+        "gap_mean": float(np.mean(gaps)),
+        "gap_over_1.01": sum(each > 1.01 for each in gaps),
+        "worst_case": int(np.argmax(gaps)),
+        "cases": cases,
+        "large": {"tables": tables, "devices": 8 * nodes, **plan},
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
+    parser.add_argument("--save", action="store_true", help="keep the answer in results/")
+    parser.add_argument("--quick", action="store_true", help="few cases: figures mean nothing")
+    parser.add_argument("--cases", type=int, default=200)
+    args = parser.parse_args()
+    answer = measure(3, 20, 1) if args.quick else measure(args.cases, 2_000, 128)
+    if args.save:
+        file = HERE / "results" / f"planner-{answer['date']}.json"
+        file.write_text(json.dumps(answer, indent=1) + "\n")
+    keys = ("planner_gap", "plan_seconds", "gap_mean")
+    print(json.dumps(answer) if args.json else "\n".join(f"{key} {answer[key]:.3f}" for key in keys))
+
+
+if __name__ == "__main__":
+    main()

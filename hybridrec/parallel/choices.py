@@ -1,0 +1,135 @@
+"""Choices: the ways in which a table may be placed, each with its load, before devices are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+import numpy as np
+
+from hybridrec.parallel import cost
+from hybridrec.parallel.cluster import Cluster
+from hybridrec.parallel.constraints import Constraints, Pin
+from hybridrec.parallel.plan import Placement
+from hybridrec.parallel.workload import TableLoad
+
+NARROWEST = 4  # columns of a slice: below, a row is less than what memory moves at once
+DYNAMIC = ("table", "row")  # schemes of tables whose rows come as ids are seen: one home for each id
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A scheme with its number of holders; `fixed` devices where there is nothing to choose."""
+
+    table: TableLoad
+    scheme: str
+    where: str
+    everyone: np.ndarray  # [quantity]
+    holders: np.ndarray  # [holder, quantity]
+    columns: tuple[int, ...] = ()
+    fixed: tuple[int, ...] | None = None
+    work: float = field(default=0.0)  # seconds of all devices together, but for the latency that tables share
+
+    @property
+    def count(self) -> int:
+        return len(self.holders)
+
+    def placed(self, devices: tuple[int, ...], world: int) -> np.ndarray:
+        """What it asks of every device: [quantity, device]."""
+        made = np.repeat(self.everyone[:, None], world, axis=1)
+        made[:, list(devices)] += self.holders.T
+        return made
+
+    def placement(self, devices: tuple[int, ...], world: int, reason: str) -> Placement:
+        """The placement with these holders."""
+        on = tuple(range(world)) if self.scheme == "replicated" else devices
+        return Placement(self.table.name, self.scheme, on, self.columns, self.where, reason)
+
+    def all_devices(self, world: int) -> Iterator[tuple[int, ...]]:
+        """Every set of devices that could hold it; the wider slices come first in each."""
+        return iter([self.fixed]) if self.fixed is not None else combinations(range(world), self.count)
+
+
+def widths_of(dim: int, count: int) -> tuple[int, ...]:
+    """The columns of each slice, the wider ones first.
+
+    >>> widths_of(6, 4)
+    (2, 2, 1, 1)
+    """
+    return tuple(dim // count + (i < dim % count) for i in range(count))
+
+
+def choices_of(table: TableLoad, step: cost.Step, constraints: Constraints) -> list[Choice]:
+    """All choices of a table that the constraints allow, in a fixed order."""
+    pin = constraints.pin.get(table.name, Pin())
+    found = [each for each in _choices(table, step, pin) if _allowed(each, pin, constraints, step.cluster)]
+    if not found:
+        raise ValueError(
+            f"no scheme is left for table {table.name!r}: {_said(pin)}, forbidden are "
+            f"{', '.join(sorted(constraints.forbidden(table.name))) or 'none'}"
+            f"{', and a dynamic table has one of ' + ', '.join(DYNAMIC) if table.dynamic else ''}; allow another "
+            "one, or pin it to 'replicated' if it is only too large for that"
+        )
+    return found
+
+
+def _said(pin: Pin) -> str:
+    parts = [f"{name} {value}" for name, value in vars(pin).items() if value is not None]
+    return f"it is pinned to {', '.join(parts)}" if parts else "it has no pin"
+
+
+def _allowed(choice: Choice, pin: Pin, constraints: Constraints, cluster: Cluster) -> bool:
+    if choice.scheme in constraints.forbidden(choice.table.name):
+        return False
+    if choice.table.dynamic and choice.scheme not in DYNAMIC:
+        return False
+    if choice.scheme == "replicated" and pin.scheme is None:
+        small = choice.table.rows * choice.table.row_bytes() <= constraints.replicate * cluster.memory
+        if pin.devices is not None or not (small or cluster.world == 1):
+            return False
+    if choice.scheme == "replicated" and len(pin.devices or range(cluster.world)) != cluster.world:
+        return False
+    return pin.scheme in (None, choice.scheme) and pin.where in (None, choice.where)
+
+
+def _choices(table: TableLoad, step: cost.Step, pin: Pin) -> Iterator[Choice]:
+    world = step.world
+    yield _made(table, step, "replicated", "device", (cost.replicated(table, step), np.zeros((0, cost.QUANTITIES))), ())
+    for where in ("device", "host") if step.cluster.host_memory else ("device",):
+        host = where == "host"
+        for count in _counts(table.dim, world, pin):
+            scheme, widths = "table" if count == 1 else "column", widths_of(table.dim, count)
+            columns = widths if count > 1 else ()
+            yield _made(table, step, scheme, where, cost.whole(table, step, widths, host), pin.devices, columns)
+        count = world if pin.devices is None else len(pin.devices)
+        if count > 1 or pin.scheme == "row":
+            holders = pin.devices or tuple(range(world))
+            yield _made(table, step, "row", where, cost.rowwise(table, step, count, host), holders)
+
+
+def _counts(dim: int, world: int, pin: Pin) -> list[int]:
+    """Into how many slices of columns a table may be split: powers of two, and as many as there are devices."""
+    if pin.devices is not None:
+        return [len(pin.devices)] if len(pin.devices) <= dim else []
+    most = max(1, min(world, dim // (1 if pin.scheme == "column" else NARROWEST)))
+    powers = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    return sorted({*powers, most})
+
+
+def _made(
+    table: TableLoad,
+    step: cost.Step,
+    scheme: str,
+    where: str,
+    loads: tuple[np.ndarray, np.ndarray],
+    fixed: tuple[int, ...] | None,
+    columns: tuple[int, ...] = (),
+) -> Choice:
+    everyone, holders = loads
+    mean = (everyone + holders.sum(axis=0) / step.world)[:, None]
+    mean[[cost.EXCHANGES, cost.REDUCES]] = 0  # all tables share the collectives
+    work = float(cost.seconds(mean, step)[0]) * step.world
+    if scheme != "replicated" and fixed is None and len(holders) == step.world:
+        fixed = tuple(range(step.world))
+    return Choice(table, scheme, where, everyone, holders, columns, fixed, work)

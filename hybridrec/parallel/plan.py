@@ -1,0 +1,139 @@
+"""Plan: which device holds which rows and columns of which table. A frozen value, printable, saved with the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+SCHEMES = ("replicated", "table", "row", "column")
+WHERE = ("device", "host")
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one table goes. "replicated": whole on every device; "table": whole on one; "row": rows split over
+    `devices`; "column": columns split over them, `columns` of them each. `where` rows live: "device", or "host" for the
+    memory of the machine that the device is in.
+
+    >>> Placement("item", "column", (0, 3), columns=(8, 8))
+    Placement(item: column on 0, 3, columns 8 + 8)
+    """
+
+    table: str
+    scheme: str
+    devices: tuple[int, ...]
+    columns: tuple[int, ...] = ()
+    where: str = "device"
+    reason: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        who = f"placement of table {self.table!r}"
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"{who}: scheme is {self.scheme!r}; valid are {', '.join(SCHEMES)}")
+        if self.where not in WHERE:
+            raise ValueError(f"{who}: where is {self.where!r}; valid are {', '.join(WHERE)}")
+        if not self.devices or len(set(self.devices)) != len(self.devices):
+            raise ValueError(f"{who}: devices are {self.devices}; name at least one, and each once")
+        if self.scheme == "table" and len(self.devices) != 1:
+            raise ValueError(f"{who}: scheme 'table' has one device, got {self.devices}; 'row' and 'column' have more")
+        if (self.scheme == "column") != bool(self.columns) or any(width < 1 for width in self.columns):
+            raise ValueError(
+                f"{who}: columns are {self.columns}; scheme 'column' has at least one for each device, others none"
+            )
+        if self.columns and len(self.columns) != len(self.devices):
+            raise ValueError(f"{who}: {len(self.columns)} column slices for {len(self.devices)} devices; give one each")
+
+    def shown_devices(self) -> str:
+        """The devices in few words: runs as "0-7"."""
+        parts: list[list[int]] = []
+        for device in sorted(self.devices):
+            if parts and device == parts[-1][1] + 1:
+                parts[-1][1] = device
+            else:
+                parts.append([device, device])
+        return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in parts)
+
+    def __repr__(self) -> str:
+        split = f", columns {' + '.join(map(str, self.columns))}" if self.columns else ""
+        home = ", host" if self.where == "host" else ""
+        return f"Placement({self.table}: {self.scheme} on {self.shown_devices()}{split}{home})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The placements of all tables over `world` devices.
+
+    >>> plan = Plan(2, (Placement("item", "row", (0, 1), reason="pinned"), Placement("day", "replicated", (0, 1))))
+    >>> print(plan)
+    table  scheme      devices  rows on  why
+    item   row         0-1      device   pinned
+    day    replicated  0-1      device
+    >>> Plan.from_json(plan.to_json()) == plan
+    True
+    """
+
+    world: int
+    placements: tuple[Placement, ...]
+
+    def __post_init__(self) -> None:
+        names = [each.table for each in self.placements]
+        if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
+            raise ValueError(f"plan: table {twice[0]!r} is placed more than once; place each once")
+        for each in self.placements:
+            if not 0 <= min(each.devices) <= max(each.devices) < self.world:
+                raise ValueError(f"plan: {each} is outside of {self.world} devices, 0 … {self.world - 1}; plan anew")
+            if each.scheme == "replicated" and len(each.devices) != self.world:
+                raise ValueError(f"plan: {each} must be on all {self.world} devices; use 'row' for some of them")
+
+    def __getitem__(self, table: str) -> Placement:
+        for each in self.placements:
+            if each.table == table:
+                return each
+        raise KeyError(f"the plan has no table {table!r}; it has {', '.join(each.table for each in self.placements)}")
+
+    def on(self, device: int) -> tuple[Placement, ...]:
+        """What a device holds."""
+        return tuple(each for each in self.placements if device in each.devices)
+
+    def to_json(self) -> str:
+        """The plan as text; `from_json` reads it."""
+        return json.dumps({"version": VERSION, "world": self.world, "placements": [asdict(p) for p in self.placements]})
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """The plan of a text that `to_json` wrote."""
+        try:
+            found: Any = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"this is no plan: {error}; write one with hybridrec plan --save") from None
+        if not isinstance(found, Mapping) or found.get("version") != VERSION:
+            raise ValueError(f"this is no plan of version {VERSION}; write one with hybridrec plan --save")
+        return Plan(found["world"], tuple(_placement(each) for each in found["placements"]))
+
+    def __str__(self) -> str:
+        rows = [["table", "scheme", "devices", "rows on", "why"]]
+        for each in self.placements:
+            split = f" ({' + '.join(map(str, each.columns))} columns)" if 0 < len(each.columns) <= 4 else ""
+            rows.append([each.table, each.scheme, each.shown_devices() + split, each.where, each.reason])
+        return aligned(rows)
+
+
+def _placement(found: Mapping[str, Any]) -> Placement:
+    lists = {name: tuple(found[name]) for name in ("devices", "columns")}
+    return Placement(**{**found, **lists})
+
+
+def aligned(rows: Sequence[Sequence[str]], most: int = 40) -> str:
+    """Rows of words as columns for people; long words but the last are cut.
+
+    >>> print(aligned([["a", "bb"], ["ccc", "d"]]))
+    a    bb
+    ccc  d
+    """
+    short = [[word if len(word) <= most else word[: most - 1] + "…" for word in row[:-1]] + [row[-1]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*short, strict=True)]
+    lines = ("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in short)
+    return "\n".join(line.rstrip() for line in lines)

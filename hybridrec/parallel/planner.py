@@ -1,0 +1,152 @@
+"""make_plan: from workload and cluster to a plan. A pure function, the same on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+
+from hybridrec.parallel import cost
+from hybridrec.parallel.choices import Choice, choices_of
+from hybridrec.parallel.cluster import Cluster
+from hybridrec.parallel.constraints import Constraints
+from hybridrec.parallel.plan import SCHEMES, Plan
+from hybridrec.parallel.search import SMALL, UNFIT, Option, Search
+from hybridrec.parallel.workload import Workload
+
+GB = 10**9
+# Every collective costs latency once, so tables leave a scheme only together: begin with and without each.
+BEGINNINGS = (
+    SCHEMES,
+    ("replicated",),
+    ("table", "column"),
+    ("row",),
+    ("table", "column", "row"),
+    ("replicated", "row"),
+)
+
+
+class CannotFit(ValueError):
+    """No plan fits; `shortfall` is the bytes that each device lacks at least."""
+
+    def __init__(self, message: str, shortfall: int) -> None:
+        super().__init__(message)
+        self.shortfall = shortfall
+
+
+def make_plan(
+    workload: Workload,
+    cluster: Cluster,
+    constraints: Constraints | None = None,
+    wire: cost.Wire | None = None,
+) -> Plan:
+    """A plan whose slowest device is as fast as can be found, within the memory and the constraints.
+
+    It is deterministic. `CannotFit` says by how much the memory is short, and what would help.
+
+    >>> from hybridrec.parallel import TableLoad
+    >>> tables = (TableLoad("item", rows=10**8, dim=64), TableLoad("day", rows=7, dim=64))
+    >>> plan = make_plan(Workload(tables, batch_size=4096), Cluster.parse("1x8xH100"))
+    >>> [(each.table, each.scheme) for each in plan.placements]
+    [('item', 'column'), ('day', 'row')]
+    """
+    limits = constraints or Constraints()
+    step = cost.Step(cluster, workload.batch_size, wire or cost.Wire())
+    limits.check([table.name for table in workload.tables], cluster.world)
+    choices = [choices_of(table, step, limits) for table in workload.tables]
+    room, host_room = (1 - limits.margin) * cluster.memory, (1 - limits.margin) * cluster.host_memory / cluster.devices
+    search = Search(choices, step, room, host_room)
+    least = _least_room(search)
+    chosen = _search(search) if least <= search.room + search.host_room else None
+    if chosen is None:
+        raise _cannot_fit(search, cluster, limits, least)
+    placed = [
+        option.choice.placement(option.devices, cluster.world, _reason(option, of_table, search, limits))
+        for option, of_table in zip(chosen, choices, strict=True)
+    ]
+    return Plan(cluster.world, tuple(placed))
+
+
+def _search(search: Search) -> list[Option] | None:
+    """The best of several beginnings, each improved; where there are many tables, the first that fits."""
+    tables = range(len(search.choices))
+    by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
+    by_room = sorted(
+        tables, key=lambda t: (-search.choices[t][0].table.rows * search.choices[t][0].table.row_bytes(), t)
+    )
+    starts = [(by_work, schemes, False) for schemes in BEGINNINGS]
+    starts += [(by_room, SCHEMES, False), (by_room, SCHEMES, True)]
+    small = len(search.choices) * search.world <= SMALL
+    best, score = None, (inf, inf)
+    for order, schemes, fullest in starts if small else [starts[0], *starts[-2:]]:
+        found = search.improve(search.greedy(order, schemes, by_room=fullest))
+        slowest, squares = map(float, search.score(search.total(found)))
+        if (slowest, squares) < score:
+            best, score = found, (slowest, squares)
+        if not small and slowest < UNFIT:
+            break
+    assert best is not None, "there is a beginning"
+    best = search.improve(best, thorough=True)
+    return best if search.fits(search.total(best)) else None
+
+
+def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: Constraints) -> str:
+    """Why a table is placed so, in words: a pin, no room elsewhere, or its seconds beside those of other schemes."""
+    chosen = option.choice
+    if chosen.table.name in limits.pin:
+        return "pinned"
+    means: dict[str, float] = {}
+    for each in choices:
+        if each.where == "device" or each is chosen:
+            means[_name(each)] = min(means.get(_name(each), inf), each.work / search.world)
+    own = _name(chosen)
+    cheaper = sorted((name for name in means if means[name] < means[own] * (1 - 1e-9)), key=lambda name: means[name])
+    said = f"{_time(means[own])} a device on average"
+    if not cheaper:
+        others = sorted((name for name in means if name != own), key=lambda name: means[name])
+        return f"least time: {said}" + (f"; {others[0]} {_time(means[others[0]])}" if others else "")
+    crowded = [name for name in cheaper if all(_too_big(each, search) for each in choices if _name(each) == name)]
+    if len(crowded) == len(cheaper):
+        return f"{' and '.join(crowded)} would not fit a device; {said}"
+    return f"evens out the devices: {said}; {cheaper[0]} {_time(means[cheaper[0]])}"
+
+
+def _name(choice: Choice) -> str:
+    return choice.scheme if choice.where == "device" else f"{choice.scheme} on hosts"
+
+
+def _too_big(choice: Choice, search: Search) -> bool:
+    return not bool(search.fits(choice.placed(choice.fixed or tuple(range(choice.count)), search.world)))
+
+
+def _time(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:.3g} ms"
+
+
+def _least_room(search: Search) -> float:
+    """Bytes that each device needs at least: every table in its smallest form, spread evenly."""
+    rooms = [cost.ROOM, cost.HOST_ROOM]
+    return sum(
+        min(float((each.everyone + each.holders.sum(0) / search.world)[rooms].sum()) for each in of_table)
+        for of_table in search.choices
+    )
+
+
+def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints, least: float) -> CannotFit:
+    """How much is missing, and what would help."""
+    free = search.room + search.host_room
+    short = max(0, ceil(least - free))
+    host = " with its share of the host's memory" if search.host_room else ""
+    if short:
+        what = f"the tables need at least {least / GB:,.3g} GB on each of {cluster.world} devices{host}"
+        tell = f"{free / GB:,.3g} GB are free there: {short / GB:,.3g} GB are missing on each"
+    else:
+        what = (
+            f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
+        )
+        tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables let no plan be found"
+    return CannotFit(
+        f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "
+        "devices, a smaller margin, rows in half precision, an optimizer with less state, or drop pins and forbidden "
+        "schemes",
+        short,
+    )

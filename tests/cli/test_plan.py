@@ -1,0 +1,112 @@
+"""`hybridrec plan`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hybridrec.cli.commands import app
+from hybridrec.data.synthetic import write
+from hybridrec.parallel import Plan
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "clicks.parquet"
+    write(path, rows=3000)
+    return path
+
+
+def invoke(clicks: Path, *words: str | Path, cluster: str = "1x4xcpu", label: str = "click"):
+    fixed = ["plan", "--data", clicks, "--label", label, "--cluster", cluster]
+    return CliRunner().invoke(app, [str(word) for word in [*fixed, *words]])
+
+
+def test_it_prints_the_plan_the_memory_the_step_and_the_bottleneck(clicks):
+    result = invoke(clicks, "--model", "dlrm", cluster="2x8xH100")
+    assert result.exit_code == 0, result.output
+    for word in (
+        "2x8xH100, 8,192 rows a device",
+        "id_26",
+        "history_1",
+        "repeated",
+        "memory  ",
+        "step  ",
+        "bottleneck  device",
+    ):
+        assert word in result.stdout
+    assert "wide.id_1" not in result.stdout
+
+
+def test_it_saves_the_plan_and_draws_every_table(clicks, tmp_path):
+    saved, drawn = tmp_path / "plan.json", tmp_path / "plan.svg"
+    result = invoke(clicks, "--save", saved, "--picture", drawn, "--json")
+    answer = json.loads(result.stdout)
+    plan = Plan.from_json(saved.read_text())
+    assert json.loads(plan.to_json()) == answer["plan"]
+    assert answer["step_seconds"] == pytest.approx(max(answer["seconds"]))
+    texts = [each.text or "" for each in ET.fromstring(drawn.read_text()).iter(f"{SVG}text")]
+    for each in plan.placements:
+        assert any(text.startswith(f"{each.table} ") for text in texts)
+    again = invoke(clicks, "--save", saved)
+    assert again.exit_code == 1
+    assert f"{saved} exists; give --force to replace it" in again.stderr
+    assert invoke(clicks, "--save", saved, "--force").exit_code == 0
+
+
+def test_pins_forbidden_schemes_and_figures_are_used(clicks):
+    words = ["--pin", "id_1=table@2", "--pin", "id_2=row", "--forbid", "column", "--forbid", "id_3=table"]
+    result = invoke(clicks, *words, "--figure", "memory=1e9", "--optimizer", "adam", "model.dim=8", "--json")
+    plan = Plan.from_json(json.dumps(json.loads(result.stdout)["plan"]))
+    assert (plan["id_1"].scheme, plan["id_1"].devices) == ("table", (2,))
+    assert plan["id_2"].scheme == "row"
+    assert plan["id_3"].scheme == "row"
+
+
+def test_more_state_needs_more_memory(clicks):
+    used = [json.loads(invoke(clicks, "--optimizer", kind, "--json").stdout)["memory"] for kind in ("sgd", "adam")]
+    assert sum(used[0]) < sum(used[1])
+
+
+def test_a_table_that_no_machine_holds_is_refused_with_the_shortfall(clicks):
+    result = invoke(clicks, 'model.tables={"id_1"={"rows"=4000000000}}')
+    assert result.exit_code == 1
+    assert "GB are missing on each" in result.stderr
+    assert "Take about" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--pin", "id_1"], "--pin 'id_1' is no TABLE=SCHEME"),
+        (["--pin", "id_1=row@a"], "is no TABLE=SCHEME or TABLE=SCHEME@0,1"),
+        (["--pin", "id_1=rows"], "scheme is 'rows'; valid are"),
+        (["--pin", "nope=row"], "'nope', which is no table"),
+        (["--forbid", "rows"], "names 'rows'; valid are"),
+        (["--figure", "memory"], "is no NAME=NUMBER"),
+        (["--figure", "memroy=1"], "no 'memroy' to override"),
+        (["--margin", "1"], "margin is 1.0"),
+        (["--wire", "int8"], "forward is 'int8'"),
+        (["--model", "gpt"], "no model 'gpt'"),
+        (["--optimizer", "lion"], "row_optimizer.kind is 'lion'"),
+        (["other.parquet"], "name files with --data other.parquet"),
+        (["model.dims=3"], "'dims'"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(clicks, words, said):
+    result = invoke(clicks, *words)
+    assert result.exit_code == 1, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_wrong_cluster_and_a_wrong_label_are_told(clicks):
+    assert "write NODESxDEVICESxKIND" in invoke(clicks, cluster="8xH100").stderr
+    assert "no kind 'V100'" in invoke(clicks, cluster="1x8xV100").stderr
+    assert "nope" in invoke(clicks, label="nope").stderr

@@ -1,0 +1,83 @@
+"""The cost of a placement, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from hybridrec.parallel import Cluster, Placement, Plan, Wire, predict
+
+from .cases import table, work
+
+# A machine on which a byte takes a second of anything, and nothing else costs.
+PLAIN = {"memory": 1e12, "bandwidth": 1.0, "inside": 1.0, "between": 1.0, "latency_inside": 0.0, "latency_between": 0.0}
+TWO = Cluster.parse("1x2xcpu", **PLAIN)
+TABLE = table(rows=100, dim=8, hotness=2.0, growth=((10.0, 5.0), (20.0, 8.0)))  # 10 ids a device, 20 in all
+WORK = work(TABLE, batch_size=5)
+
+
+def of(scheme: str, *devices: int, columns: tuple[int, ...] = (), wire: Wire | None = None):
+    return predict(Plan(2, (Placement("item", scheme, devices, columns),)), WORK, TWO, wire)
+
+
+def test_a_whole_table_sends_pooled_sums():
+    found = of("table", 1)
+    assert found.phases["ids"] == (10 * 8, 10 * 8)
+    assert found.phases["vectors and gradients"] == (5 * 8 * 8, 5 * 8 * 8)  # there and back in float32
+    outputs = 2 * 4 * 5 * 8
+    assert found.phases["memory"] == (outputs, outputs + 8 * (32 + 64) + 2 * outputs)  # 8 distinct rows: read, updated
+    assert found.memory == (outputs, outputs + 100 * 32 + 2 * outputs)
+
+
+def test_columns_send_their_ids_to_every_holder():
+    found = of("column", 0, 1, columns=(4, 4))
+    assert found.phases["ids"] == (10 * 8, 10 * 8)
+    assert found.phases["vectors and gradients"] == (5 * 4 * 8, 5 * 4 * 8)
+    assert found.memory[0] == found.memory[1] == 320 + 100 * 16 + 320
+
+
+def test_rows_travel_once_for_each_distinct_id():
+    found = of("row", 0, 1)
+    assert found.phases["ids"] == (2.5 * 8, 2.5 * 8)  # 5 distinct of 10, half of them at home
+    assert found.phases["vectors and gradients"] == (2.5 * 8 * 8, 2.5 * 8 * 8)
+    assert of("row", 0, 1, wire=Wire("float16", "bfloat16")).phases["vectors and gradients"] == (2.5 * 8 * 4,) * 2
+
+
+def test_a_replicated_table_sends_gradients_of_touched_rows_or_of_all():
+    assert of("replicated", 0, 1).phases["reduction of replicated tables"] == (5 * (32 + 8),) * 2
+    tiny = work(table(rows=2, dim=8, hotness=2.0, growth=TABLE.growth), batch_size=5)
+    found = predict(Plan(2, (Placement("item", "replicated", (0, 1)),)), tiny, TWO)
+    assert found.phases["reduction of replicated tables"] == (2 * 8 * 4,) * 2
+
+
+def test_sequences_are_not_pooled_and_frozen_tables_have_no_gradients():
+    for more, share in (({"combiner": "none"}, 2), ({"trainable": False}, 0.5)):
+        load = work(table(rows=100, dim=8, hotness=2.0, **more), batch_size=5)
+        found = predict(Plan(2, (Placement("item", "table", (0,)),)), load, TWO)
+        assert found.phases["vectors and gradients"][0] == share * 5 * 8 * 8
+
+
+def test_one_device_talks_to_nobody():
+    one = Cluster.parse("1x1xH100")
+    found = predict(Plan(1, (Placement("item", "table", (0,)),)), WORK, one)
+    assert {name for name, times in found.phases.items() if times[0]} == {"memory"}
+
+
+def test_collectives_are_paid_once_whatever_the_number_of_tables():
+    cluster = Cluster.parse("1x4xcpu", latency_inside=1.0)
+    many = work(*(table(f"t{i}") for i in range(9)))
+    plan = Plan(4, tuple(Placement(f"t{i}", "row", (0, 1, 2, 3)) for i in range(9)))
+    assert predict(plan, many, cluster).phases["latency"] == (6.0,) * 4  # three of two hops each
+
+
+def test_the_slower_link_counts_between_nodes():
+    near, far = Cluster.parse("1x4xH100"), Cluster.parse("4x1xH100")
+    assert far.seconds_per_byte == pytest.approx(1 / far.between)
+    assert near.seconds_per_byte == pytest.approx(1 / near.inside)
+    assert near.seconds_per_byte < Cluster.parse("2x2xH100").seconds_per_byte < far.seconds_per_byte
+
+
+def test_rows_on_hosts_take_room_and_time_there():
+    cluster = Cluster.parse("1x2xH100")
+    found = predict(Plan(2, (Placement("item", "table", (1,), where="host"),)), WORK, cluster)
+    assert found.host_memory == (0, 100 * 32)
+    assert found.phases["host link"][1] == pytest.approx(8 * 96 / cluster.host_bandwidth)
