@@ -69,6 +69,7 @@ def answer() -> dict[str, Any]:
 # -- the whole -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_each_model_has_an_object_with_its_times_and_shares(answer: dict[str, Any]) -> None:
     for name in ("tiny", "medium"):
@@ -80,17 +81,20 @@ def test_each_model_has_an_object_with_its_times_and_shares(answer: dict[str, An
     assert {"machine", "versions", "date", "passes", "batch", "steps"} <= answer.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_the_peer_there_is_a_reason_and_no_ratio(answer: dict[str, Any]) -> None:
     assert "not asked for" in answer["absent"]["fbgemm"]
     assert not [key for name in ("tiny", "medium") for key in answer[name] if "vs_fbgemm" in key]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_answers_are_checked_before_the_clock(answer: dict[str, Any]) -> None:
     assert {name: found["passed"] for name, found in answer["correct"].items()} == {"tiny": True, "medium": True}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -33,6 +33,7 @@ def answer_of(*options: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_dlrm_is_trained_from_files_in_both_precisions(tmp_path: Path) -> None:
     answer = answer_of("--data", str(tmp_path))
@@ -44,6 +45,7 @@ def test_dlrm_is_trained_from_files_in_both_precisions(tmp_path: Path) -> None:
     assert answer["failed"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_steps_on_the_tables_of_criteo_stand_beside_published_figures() -> None:
     found = answer_of("--criteo1tb")["criteo1tb"]
