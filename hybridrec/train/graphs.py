@@ -36,10 +36,11 @@ def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
     A replay repeats kernels: what Python code of a model does beside them, it does once.
     """
     groups = [group for _, group in groups_of(learner.model)]
-    if not all(hasattr(group, "withdraw") for group in groups):
+    if learner.device is None or not all(hasattr(group, "withdraw") for group in groups):
         if wanted:
+            what = "layers" if learner.device is None else "rows"
             raise ValueError(
-                "TrainOptions.graphs is true, but rows of the model are on the CPU; make it with device='cuda', or "
+                f"TrainOptions.graphs is true, but {what} of the model are on the CPU; make it with device='cuda', or "
                 "leave graphs out"
             )
         return None

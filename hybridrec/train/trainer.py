@@ -85,7 +85,7 @@ class Trainer:
         if options.bf16 and device is not None:
             check_bf16(device)
         learner = Learner(model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device)
-        if device is not None and device.type == "cuda" and options.graphs is not False:
+        if options.graphs or (options.graphs is None and device is not None and device.type == "cuda"):
             from hybridrec.train.graphs import graphs_for
 
             learner.graphs = graphs_for(learner, wanted=options.graphs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsFloat
 
 from hybridrec.metrics import MetricSet
 from hybridrec.train.evaluation import Measured, measured, take
@@ -24,7 +24,7 @@ class Window:
         self._stages, self._metrics = learner.stages, metrics
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
-        self._late: StepResult | None = None  # whose loss is not among them yet
+        self._late: tuple[SupportsFloat, float] | None = None  # the last loss, not among them yet, and its weight
         self._waiting: list[Measured] = []  # not yet in the metrics
         self._waiting_rows = 0
         self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
@@ -34,7 +34,7 @@ class Window:
         self._stages.enter("metrics")
         self.steps, self.rows = self.steps + 1, self.rows + result.rows
         self._count_losses()
-        self._late = result
+        self._late = result.found, result.weight  # not the batches, whose memory the loader wants back
         parts = zip(result.outputs, result.batches, strict=True)
         found = (measured(self._metrics, self._loss, *part) for part in parts)
         self._waiting += [part for part in found if part is not None]
@@ -47,7 +47,8 @@ class Window:
         """Add the loss of the last step, which by now should be known; nobody waits for that of this one."""
         late, self._late = self._late, None
         if late is not None:
-            self._losses, self._weight = self._losses + late.loss * late.weight, self._weight + late.weight
+            loss, weight = late
+            self._losses, self._weight = self._losses + float(loss) * weight, self._weight + weight
 
     def _measure(self) -> None:
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from torch import nn
 
 from hybridrec.train.graphs import StepGraphs, graphs_for
@@ -25,14 +26,15 @@ def on_device(monkeypatch: pytest.MonkeyPatch, learner: Learner) -> Learner:
 
 
 def test_rows_on_the_cpu_cannot_be_replayed_and_whoever_insists_is_told():
-    learner = Learner(model_of(dataset()), LOSSES["bce"])
-    assert graphs_for(learner, wanted=None) is None
-    with pytest.raises(ValueError, match=r"graphs is true, but rows of the model are on the CPU; make it with device="):
-        graphs_for(learner, wanted=True)
+    for device, what in ((None, "layers"), (torch.device("cuda", 0), "rows")):
+        learner = Learner(model_of(dataset()), LOSSES["bce"], device=device)
+        assert graphs_for(learner, wanted=None) is None
+        with pytest.raises(ValueError, match=f"graphs is true, but {what} of the model are on the CPU; make it with"):
+            graphs_for(learner, wanted=True)
 
 
 def test_models_and_losses_of_others_are_captured_only_if_wanted(monkeypatch):
-    usual = on_device(monkeypatch, Learner(model_of(dataset()), LOSSES["bce"]))
+    usual = on_device(monkeypatch, Learner(model_of(dataset()), LOSSES["bce"], device=torch.device("cuda", 0)))
     own_loss = replace(usual, loss=make_loss(lambda outputs, batch: outputs))
     own_model = replace(usual, model=nn.Linear(1, 1))
     assert [graphs_for(each, None) is not None for each in (usual, own_loss, own_model)] == [True, False, False]

@@ -304,3 +304,8 @@ def test_bfloat16_is_refused_on_a_card_without_it(monkeypatch):
     with pytest.raises(ValueError, match=r"bf16 is true, but Tesla V100 \(compute capability 7.0\) does not"):
         check_bf16(torch.device("cuda", 0))
     check_bf16(torch.device("cpu"))
+
+
+def test_graphs_that_are_asked_for_are_refused_on_the_cpu():
+    with pytest.raises(ValueError, match="graphs is true, but layers of the model are on the CPU"):
+        trainer_of(dataset(), options=replace(QUIET, graphs=True))
