@@ -43,12 +43,12 @@ def model_of(schema: Schema, ids: int) -> DeepFM:
     return DeepFM(schema, dim=DIM, hidden=HIDDEN, tables={"*": {"rows": ids}})
 
 
-def trainer_of(model: DeepFM, out: str | None, callbacks: Iterable[Callback] = ()) -> Trainer:
-    """A Trainer with Adagrad for layers and rows."""
+def trainer_of(model: DeepFM, out: str | None, callbacks: Iterable[Callback] = (), squares: float = 0.0) -> Trainer:
+    """A Trainer with Adagrad for layers and rows, whose sums of squares begin at `squares`."""
     return Trainer(
         model,
-        lambda parameters: torch.optim.Adagrad(parameters, lr=LR),
-        lambda module: hr.optim.Adagrad(module, lr=LR),
+        lambda parameters: torch.optim.Adagrad(parameters, lr=LR, initial_accumulator_value=squares),
+        lambda module: hr.optim.Adagrad(module, lr=LR, initial_accumulator_value=squares),
         out=out,
         callbacks=callbacks,
         options=TrainOptions(progress="none"),
