@@ -1,8 +1,8 @@
 """No speed without the right answer: from the same weights and file, ours and the peers lose the same, step by step.
 
 The optimizer is that of the benchmark, but its sums of squares begin at `SQUARES`. Where they begin at zero, the first
-step of Adagrad is lr times the sign of a gradient, and gradients that cancel to nothing have the sign of their rounding:
-in 1 of 50 draws of the weights that took the losses 1e-5 apart, and sometimes 1e-4.
+step of Adagrad is lr times the sign of a gradient, and gradients that cancel to nothing have the sign of rounding: in 1
+of 50 draws of the weights that took the losses 1e-5 apart, and sometimes 1e-4.
 """
 
 from __future__ import annotations
