@@ -1,0 +1,142 @@
+"""Ranks: the processes that train together, and what they say to each other beside vectors."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TIMEOUT = 300.0  # seconds that a rank waits for another one
+
+_current: Ranks | None = None
+
+
+class Ranks:
+    """This process among all that train together. Every method is a collective: all ranks call it, in the same order.
+
+    >>> Ranks(0, 1).agree("batch_size", 512)
+    """
+
+    def __init__(self, rank: int, world: int, timeout: float = TIMEOUT) -> None:
+        self.rank = rank
+        self.world = world
+        self.timeout = timeout
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, in place."""
+        if self.world > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The maximum over all ranks, in place."""
+        if self.world > 1:
+            distributed.all_reduce(values, distributed.ReduceOp.MAX)
+        return values
+
+    def gathered(self, values: Tensor) -> list[Tensor]:
+        """The tensors of all ranks in their order; their first dimension may differ.
+
+        >>> Ranks(0, 1).gathered(torch.tensor([1, 2]))
+        [tensor([1, 2])]
+        """
+        if self.world == 1:
+            return [values]
+        sizes = self.sum(
+            torch.zeros(self.world, dtype=torch.int64).index_fill_(0, torch.tensor(self.rank), len(values))
+        )
+        most = int(sizes.max())
+        padded = values.new_zeros(most, *values.shape[1:])
+        padded[: len(values)] = values
+        found = [torch.empty_like(padded) for _ in range(self.world)]
+        distributed.all_gather(found, padded)
+        return [part[:size] for part, size in zip(found, sizes.tolist(), strict=True)]
+
+    def all_told(self, value: Any) -> list[Any]:
+        """The JSON values of all ranks in their order.
+
+        >>> Ranks(0, 1).all_told({"step": 3})
+        [{'step': 3}]
+        """
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        return [json.loads(bytes(part.tolist())) for part in self.gathered(text)]
+
+    def told(self, value: Any, source: int = 0) -> Any:
+        """The JSON value of one rank; what the others give does not count."""
+        return self.all_told(value if self.rank == source else None)[source]
+
+    def barrier(self) -> None:
+        """Until all ranks are here."""
+        self.sum(torch.zeros(1))
+
+    def agree(self, what: str, value: Any) -> None:
+        """ValueError on every rank where one of them has another JSON value."""
+        values = self.all_told(value)
+        if all(each == values[0] for each in values):
+            return
+        differing = next(rank for rank, each in enumerate(values) if each != values[0])
+        raise ValueError(
+            f"ranks disagree on {what}: rank 0 has {_short(values[0])}, rank {differing} has "
+            f"{_short(values[differing])}; start all of them with the same program, versions and data"
+        )
+
+
+def _short(value: Any, most: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def init(timeout: float = TIMEOUT) -> Ranks | None:
+    """Join the other processes that torchrun started; on one process, do nothing. Returns the ranks, or None.
+
+    `timeout` is how many seconds a rank waits for another before all of them end.
+
+    >>> init() is None  # without torchrun
+    True
+    """
+    global _current
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if distributed.is_initialized():
+        _current = _current or Ranks(distributed.get_rank(), distributed.get_world_size(), timeout)
+        return ranks()
+    if world == 1:
+        return None
+    if absent := [name for name in VARIABLES if name not in os.environ]:
+        raise RuntimeError(
+            f"WORLD_SIZE is {world}, but {', '.join(absent)} is not set; start the program with torchrun"
+        )
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    _current = Ranks(distributed.get_rank(), world, timeout)
+    return _current
+
+
+def ranks() -> Ranks | None:
+    """The ranks that `init` joined; None where this process is alone.
+
+    >>> ranks() is None
+    True
+    """
+    return _current if _current is not None and _current.world > 1 else None
+
+
+def leave() -> None:
+    """Part from the other ranks; nothing where this process is alone."""
+    global _current
+    if _current is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
+    _current = None
+
+
+def names_of(ranks: Sequence[int]) -> str:
+    """Ranks in words: "rank 3", "ranks 1, 2".
+
+    >>> names_of([1, 2])
+    'ranks 1, 2'
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
