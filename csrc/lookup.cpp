@@ -67,7 +67,7 @@ Bags TableSet::bags(const Block& block, const uint32_t* slots, int feature) cons
 std::pair<float*, int64_t> TableSet::part(const Outputs& out, int feature, int64_t batch) const {
   const int64_t dim = tables_[features_[feature].table]->rows.spec().dim;
   if (features_[feature].combiner == Combiner::None) return {out.sequences[at_[feature]], dim};
-  if (out.stride == 0) return {out.flat ? out.flat + at_[feature] * batch : nullptr, dim};
+  if (out.stride < 0) return {out.flat ? out.flat + at_[feature] * batch : nullptr, dim};
   return {out.flat ? out.flat + at_[feature] : nullptr, out.stride};
 }
 

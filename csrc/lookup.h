@@ -41,7 +41,7 @@ struct Block {
 // Where pooled features, sequences and winners go; also where their gradients come from.
 struct Outputs {
   float* flat;     // [batch, stride]: pooled features side by side; null where there is no gradient
-  int64_t stride;  // 0: they come one after another instead, each [batch, dim]
+  int64_t stride;  // -1: they come one after another instead, each [batch, dim]
   std::vector<float*> sequences;   // one per feature with combiner None, in order: [ids, dim]
   std::vector<int32_t*> winners;   // one per feature with combiner Max, in order: [batch, dim]
 };
