@@ -22,9 +22,7 @@ def check(case: Case, close: float = CLOSE, rows_close: float | None = None) -> 
     return found
 
 
-def compare(
-    case: Case, found: list[dict[str, Any]], expected: dict[str, Any], close: float, rows_close: float
-) -> None:
+def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], close: float, rows_close: float) -> None:
     """The outputs, losses, weights, rows and states of the ranks are those of the one process."""
     compare_stores([each["initial"] for each in found], expected["initial"], 0.0, "initial rows")
     at = 0
@@ -93,7 +91,8 @@ def assembled(name: str, parts: list[dict[str, Any]], want: dict[str, Any]) -> d
 def _same(found: Tensor, wanted: Tensor, close: float, what: str) -> None:
     """Equal within `close`, absolute and relative; bit for bit where it is 0."""
     if close == 0.0:
-        assert found.dtype == wanted.dtype and torch.equal(found, wanted), f"{what} differ:\n{found}\n{wanted}"
+        assert found.dtype == wanted.dtype, f"{what} are {found.dtype}, not {wanted.dtype}"
+        assert torch.equal(found, wanted), f"{what} differ:\n{found}\n{wanted}"
         return
     assert found.shape == wanted.shape, f"{what}: {list(found.shape)}, not {list(wanted.shape)}"
     torch.testing.assert_close(

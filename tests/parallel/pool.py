@@ -28,6 +28,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from tests.parallel import parcel
+from tests.parallel.relay import Relay
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN = 60.0  # seconds that a job may take
@@ -40,10 +41,12 @@ class RankFailed(AssertionError):
 
 
 class Pool:
-    """The rank processes of one world; they start with the first job."""
+    """The rank processes of one world; they start with the first job. `delay` is added to all that they send."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, world: int, delay: float = 0.0) -> None:
         self.world = world
+        self.delay = delay
+        self._relay: Relay | None = None
         self._ranks: list[_Rank] = []
         self._store: TCPStore | None = None
 
@@ -64,11 +67,14 @@ class Pool:
         """End the processes."""
         for rank in self._ranks:
             rank.end()
-        self._ranks, self._store = [], None
+        if self._relay is not None:
+            self._relay.close()
+        self._ranks, self._store, self._relay = [], None, None
 
     def _start(self) -> None:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._ranks = _forge().ranks(self.world, self._store.port)
+        self._relay = Relay(self.delay) if self.delay else None
+        self._ranks = _forge().ranks(self.world, self._store.port, self._relay.port if self._relay else None)
         self._outcomes(WITHIN)
 
     def _outcomes(self, within: float) -> list[dict[str, Any]]:
@@ -167,13 +173,14 @@ class _Forge:
             stdin=subprocess.PIPE,
         )
 
-    def ranks(self, world: int, port: int) -> list[_Rank]:
-        """Ranks of a new world that meet at this port."""
+    def ranks(self, world: int, port: int, relay: int | None) -> list[_Rank]:
+        """Ranks of a new world that meet at this port, and reach each other through the relay at that one."""
         self._made += 1
         log = self._folder / f"world{self._made}"
         assert self._process.stdin is not None
         for rank in range(world):
-            self._process.stdin.write(json.dumps(self._wanted(rank, world, port, log)).encode() + b"\n")
+            wanted = self._wanted(rank, world, port, log) | {"relay": relay}
+            self._process.stdin.write(json.dumps(wanted).encode() + b"\n")
         self._process.stdin.flush()
         found = [_Rank(self._socket.accept()[0], log) for _ in range(world)]
         return sorted(found, key=lambda each: each.rank)
@@ -206,13 +213,13 @@ class _Forge:
 
 
 _arrived = threading.Semaphore(0)  # released with every answer
-_pools: dict[int, Pool] = {}
+_pools: dict[tuple[int, float], Pool] = {}
 _only_forge: _Forge | None = None
 
 
-def pool(world: int) -> Pool:
-    """The pool of that many ranks, the same for the whole session."""
-    return _pools.setdefault(world, Pool(world))
+def pool(world: int, delay: float = 0.0) -> Pool:
+    """The pool of that many ranks with so many seconds between them, the same for the whole session."""
+    return _pools.setdefault((world, delay), Pool(world, delay))
 
 
 def _forge() -> _Forge:

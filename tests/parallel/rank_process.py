@@ -25,6 +25,7 @@ import hybridrec.embedding
 import hybridrec.optim  # noqa: F401  (a forked rank has them already)
 from hybridrec.parallel.ranks import init
 from tests.parallel import parcel
+from tests.parallel.relayed import join
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def _be_rank(wanted: dict[str, Any]) -> None:
     parcel.send(pool, {"rank": wanted["rank"], "pid": os.getpid()})
     jobs: queue.Queue[Any] = queue.Queue()
     threading.Thread(target=_listen, args=(pool, jobs), daemon=True).start()
-    parcel.send(pool, _outcome(_join, {"timeout": wanted["timeout"]}))
+    parcel.send(pool, _outcome(_join, {name: wanted[name] for name in ("timeout", "relay")}))
     while True:
         job = jobs.get()
         parcel.send(pool, _outcome(_call, job))
@@ -72,8 +73,11 @@ def _listen(pool: socket.socket, jobs: queue.Queue[Any]) -> None:
             os._exit(0)
 
 
-def _join(timeout: float) -> None:
-    init(timeout=timeout)
+def _join(timeout: float, relay: int | None) -> None:
+    if relay is None:
+        init(timeout=timeout)
+    else:
+        join(relay, timeout)
 
 
 def _call(job: str, arguments: dict[str, Any]) -> Any:

@@ -38,3 +38,18 @@ def failing(rank: int, how: str) -> None:
             os._exit(3)
         time.sleep(600)
     found.barrier()
+
+
+def timed(size: int, times: int) -> dict[str, Any]:
+    """Seconds that an all-to-all of so many floats takes at best, and what it brought."""
+    found = ranks()
+    assert found is not None
+    given = torch.full((size * found.world,), float(found.rank))
+    took = []
+    for _ in range(times):
+        found.barrier()
+        began = time.monotonic()
+        got = torch.empty_like(given)
+        torch.distributed.all_to_all_single(got, given)
+        took.append(time.monotonic() - began)
+    return {"seconds": min(took), "got": got.view(found.world, size)[:, 0]}
