@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.parallel.case import Case
 from tests.parallel.jobs.training import train_alone
 from tests.parallel.pool import pool
+from tests.parallel.training_case import Case
 
 CLOSE = 1e-5
 TRAIN = "tests.parallel.jobs.training:train"
@@ -29,22 +29,22 @@ def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], c
     for step, micros in enumerate(case.sizes):
         for sizes in micros:
             parts, want = [each["steps"][at] for each in found], expected["steps"][at]
-            _same(torch.cat([part["every"] for part in parts]), want["every"], close, f"embeddings of step {step}")
-            _same(torch.cat([part["out"] for part in parts]), want["out"], close, f"outputs of step {step}")
+            same(torch.cat([part["every"] for part in parts]), want["every"], close, f"embeddings of step {step}")
+            same(torch.cat([part["out"] for part in parts]), want["out"], close, f"outputs of step {step}")
             mean = sum(p["loss"] * size for p, size in zip(parts, sizes, strict=True)) / max(1, sum(sizes))
-            _same(torch.tensor(mean), torch.tensor(want["loss"]), close, f"loss of step {step}")
+            same(torch.tensor(mean), torch.tensor(want["loss"]), close, f"loss of step {step}")
             for rank, part in enumerate(parts):
                 if part.get("norm") is not None:
                     what = f"gradient norm of step {step} on rank {rank}"
-                    _same(torch.tensor(part["norm"]), torch.tensor(want["norm"]), close, what)
+                    same(torch.tensor(part["norm"]), torch.tensor(want["norm"]), close, what)
             at += 1
     for rank, each in enumerate(found):
         for name, weight in expected["weights"].items():
-            _same(each["weights"][name], weight, close, f"{name} on rank {rank}")
+            same(each["weights"][name], weight, close, f"{name} on rank {rank}")
             assert torch.equal(each["weights"][name], found[0]["weights"][name]), f"{name} differs between ranks"
         assert each["counts"] == expected["counts"], f"steps by table on rank {rank}"
     compare_stores([each["final"] for each in found], expected["final"], rows_close, "rows")
-    _same(torch.cat([each["eval"] for each in found]), expected["eval"], rows_close, "outputs in eval")
+    same(torch.cat([each["eval"] for each in found]), expected["eval"], rows_close, "outputs in eval")
 
 
 def compare_stores(found: list[dict[str, Any]], expected: dict[str, Any], close: float, what: str) -> None:
@@ -53,7 +53,7 @@ def compare_stores(found: list[dict[str, Any]], expected: dict[str, Any], close:
         whole = assembled(name, [each[name] for each in found], want)
         for column, values in whole.items():
             wanted = want["state"][column] if column in want["state"] else want[column]
-            _same(values, wanted, close, f"{what} of table {name!r}: {column}")
+            same(values, wanted, close, f"{what} of table {name!r}: {column}")
 
 
 def assembled(name: str, parts: list[dict[str, Any]], want: dict[str, Any]) -> dict[str, Tensor]:
@@ -88,7 +88,7 @@ def assembled(name: str, parts: list[dict[str, Any]], want: dict[str, Any]) -> d
     return whole
 
 
-def _same(found: Tensor, wanted: Tensor, close: float, what: str) -> None:
+def same(found: Tensor, wanted: Tensor, close: float, what: str) -> None:
     """Equal within `close`, absolute and relative; bit for bit where it is 0."""
     if close == 0.0:
         assert found.dtype == wanted.dtype, f"{what} are {found.dtype}, not {wanted.dtype}"

@@ -53,6 +53,7 @@ class Case:
     wire: Spec | None = None
     longest: int = 4  # ids in a ragged list
     idless: list[int] = field(default_factory=list)  # ranks whose lists are all empty
+    fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
 
     @property
     def world(self) -> int:
