@@ -7,6 +7,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <mutex>
@@ -15,6 +16,7 @@
 
 #include "hash_table.h"
 #include "lookup.h"
+#include "router.h"
 #include "row_update.h"
 #include "thread_pool.h"
 #include "vocabulary.h"
@@ -113,9 +115,10 @@ bool finite(const RowUpdate& self, const std::vector<Pending*>& pending, const s
 
 void bind_tables(nb::module_& m) {
   nb::class_<RowSpec>(m, "RowSpec")
-      .def("__init__", [](RowSpec* self, uint64_t key, int64_t dim, const std::string& dtype, const std::string& init, double scale) {
-        new (self) RowSpec{key, dim, row_type(dtype), init_kind(init), scale};
-      }, "key"_a, "dim"_a, "dtype"_a, "init"_a, "scale"_a);
+      .def("__init__", [](RowSpec* self, uint64_t key, int64_t dim, const std::string& dtype, const std::string& init, double scale,
+                          int64_t first, int64_t stride, int64_t column) {
+        new (self) RowSpec{key, dim, row_type(dtype), init_kind(init), scale, first, stride, column};
+      }, "key"_a, "dim"_a, "dtype"_a, "init"_a, "scale"_a, "first"_a = 0, "stride"_a = 1, "column"_a = 0);
 
   nb::class_<Table>(m, "Table")
       .def("__len__", &Table::size)
@@ -184,6 +187,7 @@ void bind_tables(nb::module_& m) {
       .def("state", [](nb::handle_t<DenseTable> self, int k) {
         const auto& rows = nb::cast<DenseTable&>(self).rows;
         if (k < 0 || k >= rows.states()) throw nb::index_error("no such state");
+        if (rows.size() == 0) return view(self, nullptr, 0, rows.width(k), nb::dtype<float>());
         auto* kept = new std::shared_ptr<Pages>(rows.state_pages(k));
         nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<Pages>*>(p); });
         return view(owner, rows.state(k).slabs[0], rows.size(), rows.width(k), nb::dtype<float>());
@@ -191,6 +195,10 @@ void bind_tables(nb::module_& m) {
       .def("resolve", [](const DenseTable& self, Address ids, int64_t n, Address slots) {
         return self.resolve({at<const int64_t>(ids), at<uint32_t>(slots), n});
       }, "ids"_a, "n"_a, "slots"_a);
+
+  nb::class_<ViewTable, DenseTable>(m, "ViewTable")
+      .def(nb::init<int64_t>(), "dim"_a)
+      .def("show", [](ViewTable& self, Address data, uint64_t rows) { self.show(at<float>(data), rows); }, "data"_a, "rows"_a);
 }
 
 using Slots = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
@@ -360,6 +368,38 @@ void bind_vocabulary(nb::module_& m) {
       }, "keys"_a, "size"_a, "counts"_a);
 }
 
+struct Router {
+  std::vector<Target> targets;
+  int world;
+};
+
+void bind_router(nb::module_& m) {
+  nb::class_<Router>(m, "Router")
+      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>>>& targets, int world) {
+        std::vector<Target> made;
+        for (const auto& [rows, policy, holders] : targets) made.push_back({rows, out_of_range(policy.c_str()), holders});
+        new (self) Router{std::move(made), world};
+      }, "targets"_a, "world"_a)
+      .def("route", [](const Router& self, Address values, const std::vector<std::tuple<int, int64_t, int64_t>>& asked) {
+        nb::gil_scoped_release release;
+        std::vector<Asked> made;
+        for (const auto& [target, start, count] : asked) made.push_back({target, start, count});
+        return std::make_unique<Routed>(self.targets, made, at<const int64_t>(values), self.world);
+      }, "values"_a, "asked"_a);
+
+  nb::class_<Routed>(m, "Routed")
+      .def_prop_ro("counts", [](const Routed& self) { return owned<Numbers>(self.counts()); })
+      .def_prop_ro("fault", [](const Routed& self) -> std::optional<std::tuple<int, int64_t, int64_t>> {
+        if (!self.failed()) return std::nullopt;
+        return std::make_tuple(self.fault().feature, self.fault().position, self.fault().value);
+      })
+      .def("fill", [](const Routed& self, const std::vector<Address>& messages, const std::vector<int64_t>& bases,
+                      const std::vector<Address>& positions) {
+        nb::gil_scoped_release release;
+        self.fill(all_at<int64_t>(messages), bases, all_at<int64_t>(positions));
+      }, "messages"_a, "bases"_a, "positions"_a);
+}
+
 }  // namespace
 
 void bind_embedding(nb::module_& m) {
@@ -373,6 +413,7 @@ void bind_embedding(nb::module_& m) {
   bind_hash_table(m);
   bind_capture(m);
   bind_vocabulary(m);
+  bind_router(m);
 
   nb::class_<BlockLayout>(m, "BlockLayout")
       .def("__init__", [](BlockLayout* self, std::vector<int> pick, std::vector<int64_t> hotness, std::vector<int64_t> line) {

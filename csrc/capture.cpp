@@ -147,7 +147,7 @@ void Capture::read(const uint32_t* slots, int64_t n, const Columns& to) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t slot = slots[i], place = places_[slot];
     const uint8_t* from = place ? kept(place - 1) : nullptr;
-    to.ids[i] = slot;
+    to.ids[i] = table_->rows.spec().id_of(slot);
     if (record_) {
       uint8_t* record = records.at(slot);
       to.ids[i] = id_in(from ? from : record);

@@ -64,9 +64,10 @@ Bags TableSet::bags(const Block& block, const uint32_t* slots, int feature) cons
   return {mine, pick.count, block.batch, offsets, pick.hotness, weights, f.combiner, f.group};
 }
 
-std::pair<float*, int64_t> TableSet::part(const Outputs& out, int feature) const {
-  if (features_[feature].combiner == Combiner::None)
-    return {out.sequences[at_[feature]], tables_[features_[feature].table]->rows.spec().dim};
+std::pair<float*, int64_t> TableSet::part(const Outputs& out, int feature, int64_t batch) const {
+  const int64_t dim = tables_[features_[feature].table]->rows.spec().dim;
+  if (features_[feature].combiner == Combiner::None) return {out.sequences[at_[feature]], dim};
+  if (out.stride < 0) return {out.flat ? out.flat + at_[feature] * batch : nullptr, dim};
   return {out.flat ? out.flat + at_[feature] : nullptr, out.stride};
 }
 
@@ -159,7 +160,7 @@ void TableSet::pool(const Block& block, const uint32_t* slots, const Outputs& ou
     const Task& task = tasks[number];
     const Rows& rows = tables_[features_[task.feature].table]->rows;
     const Bags bags = this->bags(block, slots, task.feature);
-    const auto [to, stride] = part(out, task.feature);
+    const auto [to, stride] = part(out, task.feature, block.batch);
     const bool lines = rows.spec().dim % 16 == 0 && stride % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 64 == 0;
     kernels().pool({rows.spec(), rows.column(), bags, to, stride, winners(out, task.feature), stream && lines}, task.first,
                    task.last);
@@ -223,10 +224,10 @@ void TableSet::weight_gradient(const Block& block, const uint32_t* slots, const 
   const auto tasks = by_bags(block);
   ThreadPool::instance().run(static_cast<int64_t>(tasks.size()), [&](int64_t number, int) {
     const Task& task = tasks[number];
-    const auto [g, stride] = part(grad, task.feature);
+    const auto [g, stride] = part(grad, task.feature, block.batch);
     if (g == nullptr) return;
     const auto& rows = tables_[features_[task.feature].table]->rows;
-    const auto [from, from_stride] = part(out, task.feature);
+    const auto [from, from_stride] = part(out, task.feature, block.batch);
     const Pool pool{rows.spec(), rows.column(), bags(block, slots, task.feature), from, from_stride,
                     winners(out, task.feature), false};
     kernels().weight_gradient(pool, g, stride, task.first, task.last, result + block.picks[task.feature].start);

@@ -41,7 +41,7 @@ struct Block {
 // Where pooled features, sequences and winners go; also where their gradients come from.
 struct Outputs {
   float* flat;     // [batch, stride]: pooled features side by side; null where there is no gradient
-  int64_t stride;
+  int64_t stride;  // -1: they come one after another instead, each [batch, dim]
   std::vector<float*> sequences;   // one per feature with combiner None, in order: [ids, dim]
   std::vector<int32_t*> winners;   // one per feature with combiner Max, in order: [batch, dim]
 };
@@ -73,8 +73,8 @@ class TableSet {
   void weight_gradient(const Block& block, const uint32_t* slots, const Outputs& out, const Outputs& grad, float* result) const;
 
   Bags bags(const Block& block, const uint32_t* slots, int feature) const;
-  // Feature f's part of an output: its address and the floats between its rows. Null if it is not there.
-  std::pair<float*, int64_t> part(const Outputs& out, int feature) const;
+  // Feature f's part of an output of so many rows: its address and the floats between them. Null if it is not there.
+  std::pair<float*, int64_t> part(const Outputs& out, int feature, int64_t batch) const;
   int32_t* winners(const Outputs& out, int feature) const;
 
  private:

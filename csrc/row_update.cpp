@@ -40,6 +40,7 @@ Rule rule_of(const std::string& name) {
   if (name == "rowwise_adagrad") return Rule::RowWiseAdagrad;
   if (name == "adam") return Rule::Adam;
   if (name == "ftrl") return Rule::Ftrl;
+  if (name == "sum") return Rule::Sum;
   throw std::invalid_argument("no row optimizer is called " + name);
 }
 
@@ -153,7 +154,7 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
   for (Pending& call : pending)
     for (int f = 0; f < static_cast<int>(call.set->features().size()); ++f) {
       if (call.set->features()[f].table != table || !call.wanted[table]) continue;
-      const auto [grad, stride] = call.set->part(call.grad, f);
+      const auto [grad, stride] = call.set->part(call.grad, f, call.block.batch);
       if (grad == nullptr) continue;
       const Bags bags = call.set->bags(call.block, call.slots, f);
       const int32_t* winners = call.set->winners(call.grad, f);
@@ -299,7 +300,7 @@ bool RowUpdate::finite(const std::vector<Pending>& pending, const std::vector<bo
   for (const Pending& call : pending)
     for (int f = 0; f < static_cast<int>(call.set->features().size()); ++f) {
       const int table = call.set->features()[f].table;
-      const auto [grad, stride] = call.set->part(call.grad, f);
+      const auto [grad, stride] = call.set->part(call.grad, f, call.block.batch);
       if (!wanted[table] || !call.wanted[table] || grad == nullptr) continue;
       const int64_t rows = call.set->bags(call.block, call.slots, f).bags, dim = tables_[table]->rows.spec().dim;
       const int64_t step = std::max<int64_t>(1, kChunk / dim);

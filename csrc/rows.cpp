@@ -75,7 +75,7 @@ Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab) : spec_(spec), mos
   bits_ = 32;
   if (!one_slab)  // slabs of about one huge page of weights
     for (bits_ = 8; bits_ < 16 && (spec.row_bytes() << (bits_ + 1)) <= static_cast<int64_t>(kHuge);) ++bits_;
-  slab_rows_ = std::min(most, uint64_t{1} << bits_);
+  slab_rows_ = std::clamp<uint64_t>(most, 1, uint64_t{1} << bits_);
   directories_.emplace_back(8 * ((most >> bits_) + 1));
   slabs_.resize(1);
 }
@@ -92,6 +92,11 @@ void Rows::grow(uint64_t size) {
   if (size > most_) throw std::length_error("a table does not grow past its capacity");
   add_slabs(0, row_bytes(), size);
   for (int k = 0; k < states(); ++k) add_slabs(k + 1, 4 * widths_[k], size);
+  size_ = size;
+}
+
+void Rows::view(uint8_t* data, uint64_t size) {
+  directory(0)[0] = data;
   size_ = size;
 }
 
@@ -142,7 +147,7 @@ void Rows::init_all() {
     const int64_t n = std::min<int64_t>(kRowsPerTask, size_ - start);
     std::vector<uint32_t> slots(n);
     std::vector<int64_t> ids(n);
-    for (int64_t i = 0; i < n; ++i) slots[i] = static_cast<uint32_t>(ids[i] = start + i);
+    for (int64_t i = 0; i < n; ++i) ids[i] = spec_.id_of(slots[i] = static_cast<uint32_t>(start + i));
     kernels().init_rows(spec_, column(), slots.data(), ids.data(), n);
   });
 }

@@ -41,7 +41,11 @@ struct RowSpec {
   RowType type;
   Init init;
   double scale;
+  // Of a part of a table: slot s has the row of id first + s * stride, and its columns begin at `column`. Draws depend
+  // on the id and the column in the whole table.
+  int64_t first = 0, stride = 1, column = 0;
 
+  HYBRIDREC_INLINE int64_t id_of(uint32_t slot) const { return first + static_cast<int64_t>(slot) * stride; }
   HYBRIDREC_INLINE int64_t row_bytes() const { return dim * (type == RowType::F32 ? 4 : 2); }
 };
 
@@ -67,6 +71,7 @@ class Rows {
   uint64_t most() const { return most_; }
 
   void grow(uint64_t size);  // adds slabs so that `size` rows exist; rows already there do not move
+  void view(uint8_t* data, uint64_t size);  // in place of own memory: rows that lie elsewhere, side by side
   void touch() const;        // the memory of all of them
   // Optimizer state: widths[k] floats per row, each fills[k] in a row that has not been updated.
   void attach(std::vector<int64_t> widths, std::vector<float> fills);
@@ -81,7 +86,7 @@ class Rows {
 
   // Gives rows `slots` the initial values of `ids`, and their state its fill. Uses the thread pool.
   void init(const uint32_t* slots, const int64_t* ids, int64_t n);
-  void init_all();  // slot == id, every row
+  void init_all();  // every row of a fixed table
   // Rows [first, first + n), values in their own type and state as it is, null for its fill. Uses the thread pool.
   void write(uint64_t first, int64_t n, const uint8_t* values, const std::vector<const float*>& states);
 

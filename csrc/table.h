@@ -66,6 +66,13 @@ class DenseTable : public Table {
   OutOfRange policy_;
 };
 
+// Rows that lie in somebody else's memory, told before each use; -1 has none.
+class ViewTable : public DenseTable {
+ public:
+  explicit ViewTable(int64_t dim) : DenseTable({0, dim, RowType::F32, Init::Constant, 0}, 0, OutOfRange::Zero) {}
+  void show(float* data, uint64_t size) { rows.view(reinterpret_cast<uint8_t*>(data), size); }
+};
+
 OutOfRange out_of_range(const char* name);
 
 }  // namespace hybridrec

@@ -29,15 +29,17 @@ inline void put(const RowSpec& spec, uint8_t* row, int64_t c, float value) {
 
 inline void init_uniform(const RowSpec& spec, uint8_t* row, int64_t id) {
   const auto step = static_cast<float>(spec.scale / 8388608.0);
-  for (int64_t start = 0; start < spec.dim; start += 4 * kBlocks) {
+  const int64_t end = spec.column + spec.dim;
+  for (int64_t start = spec.column / (4 * kBlocks) * (4 * kBlocks); start < end; start += 4 * kBlocks) {
     uint32_t words[4][kBlocks];
     philox_blocks(id, static_cast<uint32_t>(start / 4), kDrawUniform, spec.key, words);
     float values[4][kBlocks];
     for (int j = 0; j < 4; ++j)
       for (int b = 0; b < kBlocks; ++b)
         values[j][b] = static_cast<float>(static_cast<int32_t>(words[j][b] >> 8) - 8388608) * step;
-    const int64_t n = spec.dim - start < 4 * kBlocks ? spec.dim - start : 4 * kBlocks;
-    for (int64_t c = 0; c < n; ++c) put(spec, row, start + c, values[c % 4][c / 4]);
+    const int64_t n = end - start < 4 * kBlocks ? end - start : 4 * kBlocks;
+    for (int64_t c = spec.column > start ? spec.column - start : 0; c < n; ++c)
+      put(spec, row, start + c - spec.column, values[c % 4][c / 4]);
   }
 }
 
@@ -45,11 +47,11 @@ inline void init_normal(const RowSpec& spec, uint8_t* row, int64_t id) {
   // Eight uniform 16-bit numbers added up are nearly normal, and exact on every machine.
   const auto step = static_cast<float>(spec.scale / __builtin_sqrt(8.0 * 4294967295.0 / 12.0));
   uint32_t words[4][kBlocks];
-  for (int64_t c = 0; c < spec.dim; ++c) {
+  for (int64_t c = spec.column / kBlocks * kBlocks; c < spec.column + spec.dim; ++c) {
     if (c % kBlocks == 0) philox_blocks(id, static_cast<uint32_t>(c), kDrawNormal, spec.key, words);
     int32_t sum = -262140;
     for (auto& word : words) sum += static_cast<int32_t>(word[c % kBlocks] & 0xFFFF) + static_cast<int32_t>(word[c % kBlocks] >> 16);
-    put(spec, row, c, static_cast<float>(sum) * step);
+    if (c >= spec.column) put(spec, row, c - spec.column, static_cast<float>(sum) * step);
   }
 }
 
@@ -93,10 +95,11 @@ inline void store_rounded(const RowSpec& spec, uint8_t* row, const float* values
   const uint32_t purpose = kDrawRounding + step % 0xFFFFFFFEu;
   auto* out = reinterpret_cast<uint16_t*>(row);
   uint32_t words[4][kBlocks];
-  for (int64_t c = 0; c < spec.dim; ++c) {
-    const int64_t block = c / 8;
-    if (c % (8 * kBlocks) == 0) philox_blocks(id, static_cast<uint32_t>(block), purpose, spec.key, words);
-    const uint32_t word = words[c % 8 / 2][block % kBlocks], draw = c % 2 ? word >> 16 : word & 0xFFFF;
+  for (int64_t at = spec.column / (8 * kBlocks) * (8 * kBlocks); at < spec.column + spec.dim; ++at) {
+    const int64_t block = at / 8, c = at - spec.column;
+    if (at % (8 * kBlocks) == 0) philox_blocks(id, static_cast<uint32_t>(block), purpose, spec.key, words);
+    if (c < 0) continue;
+    const uint32_t word = words[at % 8 / 2][block % kBlocks], draw = at % 2 ? word >> 16 : word & 0xFFFF;
     out[c] = spec.type == RowType::F16 ? round_f16(values[c], draw) : round_bf16(values[c], draw);
   }
 }

@@ -61,7 +61,8 @@ struct Source {
   const int32_t* place;   // [occurrences]: position of the id in its bag, for winners
 };
 
-enum class Rule { Sgd, Momentum, Nesterov, Adagrad, RowWiseAdagrad, Adam, Ftrl };
+// Sum is no step: rows become lr times the summed gradient, finite or not.
+enum class Rule { Sgd, Momentum, Nesterov, Adagrad, RowWiseAdagrad, Adam, Ftrl, Sum };
 
 struct RowStep {
   Rule rule;
@@ -83,7 +84,7 @@ struct Update {
   int64_t row_count, count;
   const uint32_t *slots, *starts, *what;
   uint32_t mask;
-  int64_t (*id_of)(const void* table, uint32_t slot);  // null: the slot is the id
+  int64_t (*id_of)(const void* table, uint32_t slot);  // null: as the spec has it
   const void* table;
   float* scratch;  // [2 dim]
   ExactSum* norm;  // unless null: add up the squares of the summed gradients, and change nothing

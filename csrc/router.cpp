@@ -1,0 +1,113 @@
+#include "router.h"
+
+#include <tuple>
+
+#include "thread_pool.h"
+#include "xxhash64.h"
+
+namespace hybridrec {
+
+namespace {
+
+constexpr uint64_t kOwnerSeed = 1;  // as hybridrec.embedding.share has it; the index of a table hashes with another
+constexpr uint64_t kScatter = 0x9E3779B97F4A7C15ull;
+
+// From ids to the numbers 0, 1, … in order of first appearance. Open addressing, at most half full.
+class Numbers {
+ public:
+  explicit Numbers(int64_t most) {
+    while ((uint64_t{1} << bits_) < 2 * static_cast<uint64_t>(most)) ++bits_;
+    places_.assign(uint64_t{1} << bits_, {0, -1});
+  }
+
+  // The number of the id, which is `next` where it is new.
+  int32_t number(int64_t id, int32_t next) {
+    const uint64_t mask = places_.size() - 1;
+    for (uint64_t at = (static_cast<uint64_t>(id) * kScatter) >> (64 - bits_);; at = (at + 1) & mask) {
+      Place& place = places_[at];
+      if (place.number < 0) {
+        place = {id, next};
+        return next;
+      }
+      if (place.id == id) return place.number;
+    }
+  }
+
+ private:
+  struct Place {
+    int64_t id;
+    int32_t number;
+  };
+  int bits_ = 4;
+  std::vector<Place> places_;
+};
+
+}  // namespace
+
+int64_t owner_of(int64_t id, int64_t count) {
+  return static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), kOwnerSeed) % static_cast<uint64_t>(count));
+}
+
+Routed::Routed(const std::vector<Target>& targets, const std::vector<Asked>& asked, const int64_t* values, int world)
+    : targets_(targets), asked_(asked), world_(world), ids_(targets.size()), number_(asked.size()),
+      counts_(targets.size() * world), faults_(targets.size(), Fault{-1, 0, 0}) {
+  ThreadPool::instance().run(static_cast<int64_t>(targets_.size()), [&](int64_t target, int) { assign(target, values); });
+  for (const Fault& fault : faults_)
+    if (fault.feature >= 0 && (!failed() || std::tie(fault.feature, fault.position) < std::tie(fault_.feature, fault_.position)))
+      fault_ = fault;
+}
+
+void Routed::assign(size_t target, const int64_t* values) {
+  const Target& table = targets_[target];
+  Ids& ids = ids_[target];
+  const auto holders = static_cast<int64_t>(table.holders.size());
+  int64_t most = 0;
+  for (const Asked& asked : asked_)
+    if (asked.target == static_cast<int>(target)) most += asked.count;
+  Numbers numbers(most);
+  for (size_t f = 0; f < asked_.size(); ++f) {
+    if (asked_[f].target != static_cast<int>(target)) continue;
+    number_[f].resize(asked_[f].count);
+    for (int64_t i = 0; i < asked_[f].count; ++i) {
+      int64_t id = values[asked_[f].start + i];
+      if (table.rows >= 0 && static_cast<uint64_t>(id) >= static_cast<uint64_t>(table.rows)) {
+        if (table.policy == OutOfRange::Error) {
+          faults_[target] = {static_cast<int>(f), i, id};
+          return;
+        }
+        if (table.policy == OutOfRange::Zero) {
+          number_[f][i] = -1;
+          continue;
+        }
+        id = static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), 0) % static_cast<uint64_t>(table.rows));
+      }
+      const auto next = static_cast<int32_t>(ids.unique.size());
+      const int32_t number = numbers.number(id, next);
+      number_[f][i] = number;
+      if (number < next) continue;
+      const int64_t share = table.rows >= 0 ? id % holders : holders == 1 ? 0 : owner_of(id, holders);
+      const int rank = table.holders[share];
+      ids.unique.push_back(table.rows >= 0 ? id / holders : id);
+      ids.holder.push_back(rank);
+      ids.place.push_back(counts_[target * world_ + rank]++);
+    }
+  }
+}
+
+void Routed::fill(const std::vector<int64_t*>& messages, const std::vector<int64_t>& bases,
+                  const std::vector<int64_t*>& positions) const {
+  ThreadPool::instance().run(static_cast<int64_t>(targets_.size()), [&](int64_t target, int) {
+    const Ids& ids = ids_[target];
+    const size_t line = target * world_;
+    for (size_t u = 0; u < ids.unique.size(); ++u) messages[line + ids.holder[u]][ids.place[u]] = ids.unique[u];
+    for (size_t f = 0; f < asked_.size(); ++f) {
+      if (asked_[f].target != static_cast<int>(target)) continue;
+      for (int64_t i = 0; i < asked_[f].count; ++i) {
+        const int32_t number = number_[f][i];
+        positions[f][i] = number < 0 ? -1 : bases[line + ids.holder[number]] + ids.place[number];
+      }
+    }
+  });
+}
+
+}  // namespace hybridrec

@@ -1,0 +1,67 @@
+// Ids of a batch on their way to the ranks that hold their rows: each id of a table travels once, to its owner, and every
+// place where it stood remembers where its row will be in what comes back.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "table.h"
+
+namespace hybridrec {
+
+// A table as those see it who ask for its rows.
+struct Target {
+  int64_t rows;  // of a fixed table; -1: any id has one
+  OutOfRange policy;
+  std::vector<int> holders;  // ranks: the row of id i is with holder i % n, those of a dynamic table go by a hash
+};
+
+// The ids of one feature: values [start, start + count) of the block.
+struct Asked {
+  int target;
+  int64_t start, count;
+};
+
+// Which of `count` shares has the row of an id of a dynamic table.
+int64_t owner_of(int64_t id, int64_t count);
+
+// The distinct ids of a batch by target and rank.
+class Routed {
+ public:
+  struct Fault {
+    int feature;  // among those asked
+    int64_t position, value;
+  };
+
+  // Several threads share the targets. After a fault there is nothing else to ask for.
+  Routed(const std::vector<Target>& targets, const std::vector<Asked>& asked, const int64_t* values, int world);
+
+  bool failed() const { return fault_.feature >= 0; }
+  const Fault& fault() const { return fault_; }
+  const std::vector<int64_t>& counts() const { return counts_; }  // [targets, world] ids
+
+  // Writes the ids of target t for rank r to `messages[t * world + r]`, as the holder numbers its rows (dynamic: as they
+  // are), and for each value of feature f, from positions[f] on, where its row will be: bases[t * world + r] + its place
+  // in that message, or -1 for an id that has none.
+  void fill(const std::vector<int64_t*>& messages, const std::vector<int64_t>& bases,
+            const std::vector<int64_t*>& positions) const;
+
+ private:
+  struct Ids {
+    std::vector<int64_t> unique;  // as the holder numbers them, in order of first appearance
+    std::vector<int32_t> holder;
+    std::vector<int64_t> place;   // among those of the same holder
+  };
+  void assign(size_t target, const int64_t* values);
+
+  const std::vector<Target> targets_;
+  const std::vector<Asked> asked_;
+  const int world_;
+  std::vector<Ids> ids_;
+  std::vector<std::vector<int32_t>> number_;  // per feature: which distinct id stands there, -1 for none
+  std::vector<int64_t> counts_;
+  std::vector<Fault> faults_;  // per target
+  Fault fault_{-1, 0, 0};
+};
+
+}  // namespace hybridrec
