@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # what making an optimizer loads
 
 import hybridrec.embedding
 import hybridrec.optim  # noqa: F401  (a forked rank has them already)

@@ -24,8 +24,13 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def train_alone(case: Case) -> dict[str, Any]:
-    """The same run in one process, on the batches of all ranks together."""
-    return run(case, net_of(case), range(case.world))
+    """The same run in one process, on the batches of all ranks together, on one thread as a rank has it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run(case, net_of(case), range(case.world))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def sharded(case: Case) -> Any:
