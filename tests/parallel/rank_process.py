@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # what making an optimizer loads
+from torch import distributed
 
 import hybridrec.embedding
 import hybridrec.optim  # noqa: F401  (a forked rank has them already)
@@ -83,7 +84,18 @@ def _join(timeout: float, relay: int | None) -> None:
 
 def _call(job: str, arguments: dict[str, Any]) -> Any:
     module, name = job.split(":")
-    return getattr(importlib.import_module(module), name)(**arguments)
+    try:
+        return getattr(importlib.import_module(module), name)(**arguments)
+    finally:
+        _leave_groups()
+
+
+def _leave_groups() -> None:
+    """Part from the groups of processes that the job made, each of which has threads and sockets of its own."""
+    if distributed.is_initialized():
+        for group in list(distributed.distributed_c10d._world.pg_map):
+            if group is not distributed.group.WORLD:
+                distributed.destroy_process_group(group)
 
 
 def _outcome(call: Any, arguments: dict[str, Any]) -> dict[str, Any]:

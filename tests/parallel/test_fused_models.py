@@ -24,9 +24,9 @@ def fused(world: int, scheme: str | None, tables: list[Spec] = TABLES, **more: A
     placements = None
     if scheme is not None:
         placements = [standard.placed(spec, scheme, world, n) for n, spec in enumerate(tables)]
-        placements = [each | {"table": f"embedded.tables.{each['table']}"} for each in placements]
-    hot = {"user": 1, "item": 1}
-    return Case(tables=tables, placements=placements, sizes=standard.sizes(world), hot=hot, fused=True, **more)
+        placements = [each | {"table": f"tables.{each['table']}"} for each in placements]
+    given = {"hot": {"user": 1, "item": 3, "liked": 2}, "sizes": standard.sizes(world), **more}
+    return Case(tables=tables, placements=placements, fused=True, **given)
 
 
 @pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column", None])
@@ -47,6 +47,11 @@ def test_the_row_of_padding_stays_as_it_is(scheme: str) -> None:
         for name, before in each["initial"].items():
             here = before["ids"] == 2
             assert bool((before["rows"][here] == each["final"][name]["rows"][here]).all())
+
+
+@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+def test_ids_without_a_batch_dimension_train_alike_where_ranks_say_their_rows(scheme: str) -> None:
+    check(fused(2, scheme, hot={}, weighs=True))
 
 
 def test_three_ranks_train_a_fused_model_alike() -> None:

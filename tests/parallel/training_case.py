@@ -54,6 +54,7 @@ class Case:
     longest: int = 4  # ids in a ragged list
     idless: list[int] = field(default_factory=list)  # ranks whose lists are all empty
     fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
+    weighs: bool = False  # ranks say how many rows they have
 
     @property
     def world(self) -> int:

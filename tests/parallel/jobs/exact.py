@@ -9,14 +9,14 @@ import torch
 
 import hybridrec as hr
 from tests.parallel.jobs.nets import Collections
-from tests.parallel.jobs.training import rank_here, stores_of
+from tests.parallel.jobs.training import rank_here, shard, stores_of
 from tests.parallel.training_case import Case
 
 
 def train(case: dict[str, Any]) -> dict[str, Any]:
     """The run on this rank."""
     made = Case(**case)
-    return run(made, hr.shard(Collections(made), plan=made.plan()), [rank_here()])
+    return run(made, shard(Collections(made), made), [rank_here()])
 
 
 def train_alone(case: Case) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class Modules(nn.Module):
         if hasattr(module, "mode"):
             weights = weights if module.mode == "sum" else None
             return module(lists.flat, lists.offsets[:-1], per_sample_weights=weights)
+        if block.hotness[block.names.index(name)] is not None:
+            return torch.tanh(module(block.matrix(name))).sum(1)  # [B, hotness, dim]
         return _summed(Ragged.trusted(module(lists.flat), lists.offsets))
 
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from hybridrec.parallel.shard import place
+from torch import Tensor, nn
 
 import hybridrec as hr
 from hybridrec.embedding import Store
 from hybridrec.optim.tables import find_tables
-from hybridrec.parallel.ranks import ranks
+from hybridrec.parallel.cost import Wire
+from hybridrec.parallel.ranks import Ranks, ranks
 from tests.parallel.jobs.nets import net_of
 from tests.parallel.training_case import Case
 
@@ -34,9 +36,16 @@ def train_alone(case: Case) -> dict[str, Any]:
 
 
 def sharded(case: Case) -> Any:
-    """The model of the case on this rank."""
-    wire = {"wire": hr.parallel.Wire(**case.wire)} if case.wire else {}
-    return hr.shard(net_of(case), plan=case.plan(), **wire)
+    """The model of the case on this rank; a rank that is alone goes the same way as many."""
+    return shard(net_of(case), case)
+
+
+def shard(model: nn.Module, case: Case) -> Any:
+    """Place the rows of a model as the case says."""
+    wire = Wire(**case.wire or {})
+    if ranks() is None:
+        return place(model, case.plan(), Ranks(0, 1), wire, {})
+    return hr.shard(model, plan=case.plan(), wire=wire)
 
 
 def rank_here() -> int:
@@ -69,6 +78,8 @@ def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
 def _backward(case: Case, model: Any, step: int, micro: int, part: Sequence[int]) -> dict[str, Any]:
     """One forward and backward; the loss is the mean over the rows given."""
     given = case.rows_of(step, micro, part)
+    if case.weighs and hasattr(model, "weigh"):
+        model.weigh(float(len(given.label)))
     out, every = model(given.blocks, given.dense)
     loss = ((out - given.label) ** 2).mean() if len(out) else (out * 0).sum()
     (loss / len(case.sizes[step])).backward()
