@@ -15,6 +15,7 @@ from hybridrec.embedding import Store
 from hybridrec.optim.tables import find_tables
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.ranks import Ranks, ranks
+from tests.parallel.jobs.habits import HABITS
 from tests.parallel.jobs.nets import net_of
 from tests.parallel.training_case import Case
 
@@ -80,9 +81,14 @@ def _backward(case: Case, model: Any, step: int, micro: int, part: Sequence[int]
     given = case.rows_of(step, micro, part)
     if case.weighs and hasattr(model, "weigh"):
         model.weigh(float(len(given.label)))
+    habit = HABITS[case.habit]
+    habit.before(model, given)
     out, every = model(given.blocks, given.dense)
-    loss = ((out - given.label) ** 2).mean() if len(out) else (out * 0).sum()
-    (loss / len(case.sizes[step])).backward()
+    loss = habit.loss(out, every, given)
+    habit.between(model, given)
+    (loss / len(case.sizes[step])).backward(retain_graph=habit.twice)
+    if habit.twice:
+        (loss / len(case.sizes[step])).backward()
     return {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
 
 
