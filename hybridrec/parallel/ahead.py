@@ -24,12 +24,17 @@ class Ahead:
     def begin(self, lookup: ShardedLookup, block: IdBlock, weight: float | None) -> None:
         """Send the ids of a block whose lookup will follow."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ids-ahead")
-        key = id(lookup), block.values.data_ptr()
-        self._flights[key] = block, self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
+        self._flights[_key(lookup, block)] = block, self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
+
+    def keep(self, lookup: ShardedLookup, block: IdBlock, flight: Flight) -> None:
+        """A flight whose vectors are on their way already, until its lookup takes it."""
+        done: Future[Any] = Future()
+        done.set_result(flight)
+        self._flights[_key(lookup, block)] = block, done
 
     def taken(self, lookup: ShardedLookup, block: IdBlock) -> Flight | None:
         """The flight of this block, once ids are there; None where none was begun."""
-        found = self._flights.pop((id(lookup), block.values.data_ptr()), None)
+        found = self._flights.pop(_key(lookup, block), None)
         return None if found is None else found[1].result()
 
     def settle(self) -> None:
@@ -43,3 +48,7 @@ class Ahead:
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
+
+
+def _key(lookup: ShardedLookup, block: IdBlock) -> tuple[int, int]:
+    return id(lookup), block.values.data_ptr()
