@@ -171,13 +171,13 @@ class EmbeddingCollection(RowOwner, nn.Module):
         """The block as it is looked up, the very one that its lookup will take."""
         inner = self._inner(block)
         if inner is not block:
-            self._expanded[block.values.data_ptr()] = block, inner
+            self._expanded[id(block)] = block, inner
         return inner
 
     def _inner(self, block: IdBlock) -> IdBlock:
         if not self._hashes:
             return block
-        _, made = self._expanded.pop(block.values.data_ptr(), (None, None))
+        _, made = self._expanded.pop(id(block), (None, None))
         return made or multi_hash.expand(block.select(self._names), self._hashes)
 
     def _block(self, ids: Any) -> IdBlock:

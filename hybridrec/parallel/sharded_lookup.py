@@ -113,24 +113,27 @@ class ShardedLookup:
 
     def prepare(self, block: IdBlock, weight: float | None) -> None:
         """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
-        self.group.ahead.begin(self, block, weight)
+        self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
 
     def begin(self, block: IdBlock, train: bool) -> None:
         """Have vectors come while something else is done: a lookup of this very block must follow."""
         flight = self._flight(block)
         self.start(flight, mode_of(train))
-        self.group.ahead.keep(self, block, flight)
+        self.group.exchange.ahead.keep(self, block, flight)
 
     def _flight(self, block: IdBlock) -> Flight:
-        flight = self.group.ahead.taken(self, block)
-        return self.fly(self.ids_of(block)) if flight is None else flight
+        flight = self.group.exchange.ahead.taken(self, block)
+        return self._now(self.ids_of(block)) if flight is None else flight
+
+    def _now(self, ids: Ids) -> Flight:
+        return self.group.exchange.ahead.now(self, ids, self.group.weighing.weight_of(ids.batch))
 
     def one(
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The same for the only feature; hotness is -1 where there are offsets."""
         ids = Ids(values, offsets.view(1, -1), weights, (0, len(values)), (hotness,), (0,), batch_size)
-        return self._run(self.fly(ids), weights, train)
+        return self._run(self._now(ids), weights, train)
 
     def ids_of(self, block: IdBlock) -> Ids:
         """The block as requests read it."""
@@ -143,7 +146,7 @@ class ShardedLookup:
 
     # -- ids --------------------------------------------------------------------------------------------------
 
-    def fly(self, ids: Ids, weight: float | None = None) -> Flight:
+    def fly(self, ids: Ids, weight: float) -> Flight:
         """Tell all ranks which ids are wanted of them, and hear theirs; `weight` is what the batch counts for."""
         exchange = self.group.exchange
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
@@ -153,7 +156,6 @@ class ShardedLookup:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
             table = self.group.stores[wrong.feature.table].table
             raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
-        weight = self.group.weighing.weight_of(ids.batch) if weight is None else weight
         told = exchange.sizes(_sizes(request.words, ids.batch, weight, ids.weights is not None))
         self._check(told)
         words, batches, weights, weighted = told.unbind(1)
