@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.owner import groups_of
-from hybridrec.embedding.store import Capture as Rows
 from hybridrec.embedding.store import WHOLE, CopiedCapture, RowData, Snapshot, Store
+from hybridrec.embedding.store import Capture as Rows
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.checkpoint import dense_optimizer, row_optimizer, tree
 from hybridrec.train.checkpoint.contents import Contents
@@ -60,7 +60,7 @@ class Capture:
 
 @torch.no_grad()
 def capture(contents: Contents, rank: int = 0) -> Capture:
-    """Capture everything; ValueError where gradients wait that a checkpoint cannot hold. Ranks above 0 have rows only."""
+    """Capture everything, on ranks above 0 only rows; ValueError where gradients wait that have no place in it."""
     model = unwrapped(contents.model)
     _check_queues(model)
     homes = homes_of(model)

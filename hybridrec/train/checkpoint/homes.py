@@ -28,6 +28,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
+def distributed(model: nn.Module) -> bool:
+    """Whether every rank has a copy of the model, so that all of them load it together."""
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        return True
+    inside = model._modules.get(COMPILED)
+    return isinstance(inside, nn.Module) and distributed(inside)
+
+
 def plain(name: str) -> str:
     """The name of a part of a model, the same whether it is compiled or not.
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.optim import RowOptimizer
+from hybridrec.parallel.ranks import names_of, ranks
 from hybridrec.train.checkpoint import tree
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.dense_optimizer import DenseLoad
-from hybridrec.train.checkpoint.homes import homes_of, unwrapped
+from hybridrec.train.checkpoint.homes import distributed, homes_of, unwrapped
 from hybridrec.train.checkpoint.load_report import LoadReport
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from hybridrec.train.checkpoint.names import Renamer, renamed, renamer
@@ -46,6 +47,9 @@ def load(
     error, and nothing has changed then; else it is skipped and reported. `rename` maps saved names, or their beginnings
     up to a dot, to those of the model. Without optimizers in `contents`, those of the checkpoint are passed over.
 
+    A model that `hr.shard` made is loaded by all ranks together, from the checkpoint that rank 0 names, by however many
+    ranks and with whatever plan it was saved: each reads the rows and columns that it holds.
+
     >>> import tempfile
     >>> from hybridrec.train.checkpoint import Checkpoints
     >>> with Checkpoints(tempfile.mkdtemp()) as checkpoints:
@@ -56,13 +60,28 @@ def load(
     >>> contents.state
     {'epoch': 3}
     """
-    return _Loading(Path(path), contents, rename).run(strict)
+    team = ranks() if distributed(contents.model) else None
+    if team is None:
+        return _Loading(Path(path), contents, rename, strict).run()
+    path = team.told(str(path))
+    loading, error = None, None
+    try:
+        loading = _Loading(Path(path), contents, rename, strict)
+    except Exception as caught:
+        error = caught
+    every = team.all_told(None if error is None else str(error))
+    if error is not None:
+        raise error
+    assert loading is not None, "what cannot be loaded is an error"
+    if failed := [rank for rank, text in enumerate(every) if text is not None]:
+        raise CheckpointError(f"nothing was loaded, since {names_of(failed)} could not: {every[failed[0]]}")
+    return loading.run()
 
 
 class _Loading:
-    """A checkpoint and what it is loaded into, compared."""
+    """A checkpoint and what it is loaded into, compared; Misfit where that does not fit, and `strict`."""
 
-    def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None) -> None:
+    def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None, strict: bool) -> None:
         self.folder, self.contents = folder, contents
         self.model = unwrapped(contents.model)
         self.homes = homes_of(self.model)
@@ -79,6 +98,8 @@ class _Loading:
         self.tables = TableLoad(self.homes, tables, {new(name): name for name in self.manifest.tables})
         self.state = tree.decode(self.trees["state"], state)
         self.optimizers, self.report = self._compared(new)
+        if strict and not self.report.complete:
+            raise Misfit(_refusal(self.folder, self.report), self.report)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
         return load_file(self.folder / TENSORS[name])
@@ -109,10 +130,8 @@ class _Loading:
             return RowLoad(optimizer, self.homes, saved, new)
         return DenseLoad(optimizer, self.model, saved, self.weights.shapes, new)
 
-    def run(self, strict: bool) -> LoadReport:
+    def run(self) -> LoadReport:
         """Load what fits."""
-        if strict and not self.report.complete:
-            raise Misfit(_refusal(self.folder, self.report), self.report)
         self.weights.apply(self.folder)
         for name in self.tables.fitting:
             for note in self.tables.apply(name, self.folder):

@@ -65,8 +65,7 @@ class SavedTable(Capture):
     def _without_room(self, most: int) -> tuple[Tensor, int]:
         """The ids int64 that a store has no room for, and how many rows are left."""
         self._gone = torch.empty(0, dtype=torch.int64)
-        room = self._home.capacity if isinstance(self._home, HashStore) else most
-        if most <= room:
+        if not isinstance(self._home, HashStore) or most <= (room := self._home.capacity):
             return self._gone, most
         score = "count" if isinstance(self._home.table.eviction, LFU) else "touched"
         chunks = [(self._picked(each, batch), each, batch) for each in self._slices for batch in range(len(each))]

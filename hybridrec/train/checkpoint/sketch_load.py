@@ -1,8 +1,8 @@
 """Counts for admission of a checkpoint, for a share of a table that may be another than the ones that were saved.
 
-A count is the least of four cells that an id has, one in each line, so it may be too high and never too low. A line that
-is repeated gives the same counts in a wider one; cells that are added up, for a narrower line or of several shares, give
-counts that are at least as high.
+A count is the least of four cells that an id has, one in each line, so it may be too high and never too low. A line
+that is repeated gives the same counts in a wider one; cells that are added up, for a narrower line or for several
+shares, give counts that are at least as high.
 """
 
 from __future__ import annotations

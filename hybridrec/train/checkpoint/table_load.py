@@ -62,5 +62,5 @@ def files_of_others(homes: Mapping[str, Home], saved: Mapping[str, TableInfo]) -
 
 
 def _needed(held: range, wanted: range) -> bool:
-    """Whether a part with these columns is read: the first one is always, for what belongs to rows and not to columns."""
+    """Whether a part with these columns is read: the first one always is, for what belongs to whole rows."""
     return held.start == 0 or max(held.start, wanted.start) < min(held.stop, wanted.stop)
