@@ -74,7 +74,7 @@ def await_message(joint: Joint, rank: int) -> dict[str, Any]:
 
 def await_end(joint: Joint) -> None:
     """Until rank 0 has put the checkpoint in place; RankFailedError where it says that there will be none."""
-    patience = Patience(joint)
+    patience = Patience(joint, times=2)  # rank 0 is the first to give up, and says why
     while not joint.final.is_dir():
         if joint.failure.exists():
             raise RankFailedError(**json.loads(joint.failure.read_text(encoding="utf-8")))
@@ -86,8 +86,9 @@ def await_end(joint: Joint) -> None:
 class Patience:
     """Waits as long as something is written."""
 
-    def __init__(self, joint: Joint) -> None:
-        self._joint, self._seen, self._since, self._pause = joint, -1, time.monotonic(), PAUSES[0]
+    def __init__(self, joint: Joint, times: int = 1) -> None:
+        self._joint, self._times = joint, times
+        self._seen, self._since, self._pause = -1, time.monotonic(), PAUSES[0]
 
     def wait(self, what: str) -> None:
         """A moment; RankFailedError where nothing has happened for too long."""
@@ -96,16 +97,18 @@ class Patience:
         size = _size(self._joint.part)
         if size != self._seen:
             self._seen, self._since = size, time.monotonic()
-        most = self._joint.patience if threading.main_thread().is_alive() else min(LEFT, self._joint.patience)
+        alone = not threading.main_thread().is_alive()
+        most = self._times * (min(LEFT, self._joint.patience) if alone else self._joint.patience)
         if time.monotonic() - self._since > most:
             text = f"{what}, and nothing has been written for {most:g} seconds"
             raise RankFailedError(self._joint.rank, errno.ETIMEDOUT, text)
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files that are there now."""
+    """Bytes of all files that are there now; they may go meanwhile."""
     size = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            size += path.stat().st_size
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.path.getsize(os.path.join(place, name))
     return size
