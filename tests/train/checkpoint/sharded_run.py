@@ -1,8 +1,7 @@
-"""A training run on several ranks, for tests of checkpoints: a program that torchrun could have started."""
+"""A training run on several ranks, for tests of checkpoints: jobs for a pool of ranks, and a program to be killed."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from torch import nn
 import hybridrec as hr
 from hybridrec.embedding import LFU, MinCount
 from hybridrec.parallel.ranks import leave, ranks
-from hybridrec.train.checkpoint import Checkpoints, Contents, load
+from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load
 from hybridrec.train.checkpoint.homes import homes_of, unwrapped
 
 TABLES = [
@@ -38,10 +37,9 @@ class Click(nn.Module):
 class Run:
     """A model on this rank, in training."""
 
-    def __init__(self) -> None:
+    def __init__(self, pin: dict[str, str] | None = None) -> None:
         torch.manual_seed(0)
-        whole = Click()
-        self.model = hr.shard(whole, pin=PIN)
+        self.model = hr.shard(Click(), pin=pin or PIN)
         self.optimizers = {
             "dense": torch.optim.Adam(self.model.parameters(), lr=0.01),
             "rows": hr.optim.Adagrad(self.model, lr=0.1),
@@ -62,6 +60,13 @@ class Run:
     def contents(self) -> Contents:
         return Contents(self.model, self.optimizers, {"step": self.step})
 
+    def resume(self, path: Path | str | None) -> LoadReport:
+        assert path is not None
+        contents = self.contents()
+        report = load(path, contents)
+        self.step = contents.state["step"]
+        return report
+
     def held(self) -> dict[str, object]:
         """All that this rank holds, as JSON values."""
         found: dict[str, object] = {
@@ -77,8 +82,8 @@ class Run:
         return found | {"steps": [rows.steps_of(table) for table in rows.tables]}
 
 
-def save_and_resume(folder: Path) -> dict[str, object]:
-    """Whether a run that was loaded goes on as the one that was saved; and what each rank held when it was saved."""
+def save_and_resume(folder: str) -> dict[str, object]:
+    """Whether a run that was loaded goes on as the one that was saved; and what this rank held when it was saved."""
     run = Run()
     run.train(3)
     then = run.held()
@@ -86,12 +91,29 @@ def save_and_resume(folder: Path) -> dict[str, object]:
         checkpoints.save(run.contents(), run.step)
         run.train(3)  # while it is written
     other = Run()
-    contents = other.contents()
-    report = load(checkpoints.latest() or "", contents)
-    other.step = contents.state["step"]
+    report = other.resume(checkpoints.latest())
     same = other.held() == then
     other.train(3)
     return {"then": then, "same": same, "goes on": other.held() == run.held(), "complete": report.complete}
+
+
+def resume(path: str, pin: dict[str, str]) -> dict[str, object]:
+    """What this rank holds once a checkpoint is loaded; only rank 0 knows which."""
+    team, run = ranks(), Run(pin)
+    assert team is not None
+    run.resume(path if team.rank == 0 else "/no/such/checkpoint")
+    return run.held()
+
+
+def refusal(path: str, pin: dict[str, str]) -> dict[str, object]:
+    """What this rank says of a checkpoint that cannot be loaded, and whether all is as before."""
+    run = Run(pin)
+    before = run.held()
+    try:
+        run.resume(path)
+    except CheckpointError as error:
+        return {"error": str(error), "same": run.held() == before}
+    return {}
 
 
 def save_for_ever(folder: Path) -> None:
@@ -108,8 +130,5 @@ def save_for_ever(folder: Path) -> None:
 
 if __name__ == "__main__":
     hr.init(timeout=10)
-    if sys.argv[1] == "resume":
-        print(json.dumps(save_and_resume(Path(sys.argv[2]))))
-    else:
-        save_for_ever(Path(sys.argv[2]))
+    save_for_ever(Path(sys.argv[1]))
     leave()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, read_manifest, verify
-from hybridrec.train.checkpoint.homes import homes_of
-from tests.train.checkpoint.sharded_run import Run
+from tests.parallel.pool import pool
+from tests.train.checkpoint.sharded_run import PIN, Run
+
+JOBS = "tests.train.checkpoint.sharded_run"
 
 
 def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
@@ -40,40 +41,73 @@ def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
     return found
 
 
-def test_a_run_on_two_ranks_is_saved_while_it_trains_and_goes_on_from_there(tmp_path):
-    ended = [(child, *child.communicate(timeout=60)) for child in start(2, "resume", tmp_path)]
-    assert [child.returncode for child, *_ in ended] == [0, 0], ended[0][2] + ended[1][2]
-    said = [json.loads(out.splitlines()[-1]) for _, out, _ in ended]
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> tuple[Path, list[dict]]:
+    """A checkpoint that two ranks wrote while they went on, and what they say."""
+    folder = tmp_path_factory.mktemp("two")
+    said = pool(2).run(f"{JOBS}:save_and_resume", folder=str(folder))
+    path = Checkpoints(folder).latest()
+    assert path is not None
+    return path, said
+
+
+def test_a_run_on_two_ranks_is_saved_while_it_trains_and_goes_on_from_there(two):
+    path, said = two
     for each in said:
         assert (each["complete"], each["same"], each["goes on"]) == (True, True, True)
-    path = Checkpoints(tmp_path).latest()
-    assert path is not None
     assert verify(path) == []
     assert {part.rank for part in read_manifest(path).tables["emb.item"].parts} == {0, 1}
-    check_alone(path, [each["then"] for each in said])
 
 
-def check_alone(path: Path, then: list[dict]) -> None:
-    """One process loads what two have saved."""
+def joined(ranks: list[dict], name: str) -> list[tuple[int, list[float]]]:
+    """The rows of all ranks by id; columns of the same row side by side."""
+    rows: dict[int, list[float]] = {}
+    for rank in ranks:
+        for id, row in zip(*rank[name][:2], strict=True):
+            rows[id] = rows.get(id, []) + row
+    return sorted(rows.items())
+
+
+def test_one_process_loads_what_two_have_saved(two):
+    path, said = two
     run = Run()
-    contents = run.contents()
-    load(path, contents)
-    assert contents.state == {"step": 3}
-    held = {name: store.export() for name, store in homes_of(run.model).items()}
-    for name in ("emb.item", "emb.user", "emb.page"):
-        ids = [id for rank in then for id in rank[name][0]]
-        rows = [row for rank in then for row in rank[name][1]]
-        assert sorted(ids) == held[name].ids.tolist()
-        assert [row for _, row in sorted(zip(ids, rows, strict=True))] == held[name].rows.float().tolist()
-    sides = [torch.tensor(rank["emb.tag"][1]) for rank in then]
-    assert torch.equal(torch.cat(sides, dim=1), held["emb.tag"].rows)
+    assert run.resume(path).complete
+    assert run.step == 3
+    for name in ("item", "user", "page", "tag"):
+        rows = joined([run.held()], f"emb.{name}")
+        assert rows == joined([each["then"] for each in said], f"emb.{name}")
+        assert rows, "a table without rows would prove nothing"
+
+
+@pytest.mark.parametrize("pin", [{"item": "column", "tag": "row", "page": "row", "user": "table"}])
+def test_three_ranks_with_another_plan_load_what_two_have_saved(two, pin):
+    path, said = two
+    held = pool(3).run(f"{JOBS}:resume", path=str(path), pin=pin)
+    for name in ("item", "user", "page", "tag"):
+        assert joined(held, f"emb.{name}") == joined([each["then"] for each in said], f"emb.{name}")
+    for rank in held:
+        assert rank["weight"] == said[0]["then"]["weight"], "layers are on all ranks"
+        assert rank["steps"] == said[0]["then"]["steps"]
+
+
+def test_a_file_that_is_damaged_for_one_rank_stops_all_before_anything_changes(two, tmp_path):
+    path = shutil.copytree(two[0], tmp_path / "step-000000003")
+    victim = path / "tables" / "emb.item@rows-1-of-2.arrow"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    first, second = pool(2).run(f"{JOBS}:refusal", path=str(path), pin=PIN)
+    assert "nothing was loaded, since rank 1 could not: checkpoint" in first["error"]
+    assert "emb.item@rows-1-of-2.arrow: bytes" in second["error"]
+    assert first["same"]
+    assert second["same"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_while_it_writes_leaves_no_half(victim, tmp_path):
     moments = random.Random(victim)
-    children = start(2, "for ever", tmp_path)
+    children = start(2, tmp_path)
     try:
         for _ in range(4):
             assert children[0].stdout is not None
