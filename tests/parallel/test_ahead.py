@@ -33,3 +33,12 @@ def test_two_collections_and_two_lookups_go_ahead_in_their_order() -> None:
     collections = [["item", "user", "wide"], ["few", "one", "hashed"]]
     check(standard.case(3, "row", collections=collections, ahead=True))
     check(standard.case(2, "table", lookups=2, collections=collections, ahead=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("scheme", ["mixed", *standard.SCHEMES])
+def test_latency_between_ranks_changes_nothing(scheme: str, ahead: bool) -> None:
+    check(
+        standard.case(3, scheme, ahead=ahead, collections=[["item", "user"], ["few", "wide", "one", "hashed"]]), 0.002
+    )

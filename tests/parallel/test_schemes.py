@@ -8,12 +8,9 @@ from tests.parallel import standard
 from tests.parallel.drawn import OPTIMIZERS
 from tests.parallel.equality import check
 
-ALL = [
-    (scheme, kind)
-    for scheme in standard.SCHEMES
-    for kind in OPTIMIZERS
-    if (scheme, kind) != ("column", "rowwise_adagrad")
-]
+REFUSED = ("column", "rowwise_adagrad")
+ALL = [(scheme, kind) for scheme in standard.SCHEMES for kind in OPTIMIZERS if (scheme, kind) != REFUSED]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("sgd", "adam")]
 
 
 @pytest.mark.parametrize(("scheme", "kind"), ALL)
@@ -48,9 +45,7 @@ def test_the_global_norm_is_that_of_one_process_and_clips_alike(scheme: str) -> 
 
 
 @pytest.mark.parametrize("scheme", ["replicated", "table", "row"])
-@pytest.mark.parametrize(
-    "kind", ["rowwise_adagrad", *(pytest.param(k, marks=pytest.mark.slow) for k in ("sgd", "adam"))]
-)
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", *SLOW])
 def test_rows_are_clipped_by_the_norm_of_the_gradient_of_all_ranks(scheme: str, kind: str) -> None:
     optimizer, options = OPTIMIZERS[kind]
     check(standard.case(2, scheme, optimizer=optimizer, options={**options, "clip_row_norm": 0.01}))

@@ -74,7 +74,7 @@ def _world() -> int:
 
 
 def full(case: dict[str, Any]) -> dict[str, str]:
-    """A dynamic table that lets nobody go gets more ids than it holds."""
+    """A dynamic table is asked for more ids in one step than it holds."""
     made = Case(**case)
     model = sharded(made)
     hr.optim.SGD(model, lr=0.1)
@@ -83,14 +83,22 @@ def full(case: dict[str, Any]) -> dict[str, str]:
     return told(lambda: model([block], torch.zeros(2, DENSE)))
 
 
-def some_learned(rank: int) -> dict[str, str]:
+def some_learned(rank: int) -> dict[str, Any]:
     """One rank alone wants the gradient of its weights."""
     emb = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)])
-    model = hr.shard(emb, plan=Plan(_world(), (Placement("item", "table", (0,)),)))
+    model: Any = hr.shard(emb, plan=Plan(_world(), (Placement("item", "table", (0,)),)))
     hr.optim.SGD(model, lr=0.1)
-    weights = torch.ones(6, requires_grad=rank_here() == rank)
     block = IdBlock.from_ragged({"item": torch.arange(6).reshape(3, 2)})
-    return told(lambda: model(replace(block, weights=weights)).flat.sum().backward())
+    weights = torch.ones(6, requires_grad=rank_here() == rank)
+    found: dict[str, Any] = {}
+
+    def train() -> None:
+        found["out"] = model(replace(block, weights=weights)).flat
+        found["out"].sum().backward()
+
+    found |= told(train)
+    found["then"] = model(block).flat
+    return found
 
 
 def not_finite(case: dict[str, Any], rank: int) -> dict[str, Any]:

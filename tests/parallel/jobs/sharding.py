@@ -78,7 +78,7 @@ def memory(rows: int) -> dict[str, float]:
     model: Any = hr.shard(Ranker(rows), plan=plan_of("row"))
     hr.optim.SGD(model, lr=0.1)
     model(IdBlock.from_lists({"t0": [1, 2]})).sum().backward()
-    return {"rows": len(model.embeddings["t0"].ids()), "grew": _peak() - before, "whole": rows * 16.0}
+    return {"rows": len(model.embeddings["t0"]), "grew": _peak() - before, "whole": rows * 16.0}
 
 
 def _peak() -> float:
