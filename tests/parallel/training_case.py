@@ -52,6 +52,7 @@ class Case:
     seed: int = 0
     wire: Spec | None = None
     longest: int = 4  # ids in a ragged list
+    threads: int = 1  # of a rank
     idless: list[int] = field(default_factory=list)  # ranks whose lists are all empty
     fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
     weighs: bool = False  # ranks say how many rows they have
