@@ -75,7 +75,7 @@ def test_any_ranks_and_plan_load_what_any_others_saved(table, before, after, see
 
 
 @pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=SHARED, deadline=None)
+@settings(max_examples=150, suppress_health_check=SHARED, deadline=None)
 @given(table=TABLES, before=MORE, after=MORE, seed=st.integers(0, 9999))
 def test_many_ranks_load_what_many_others_saved(table, before, after, seed, tmp_path_factory, monkeypatch):
     save_and_load(table, before, after, seed, tmp_path_factory.mktemp("run"), monkeypatch)
