@@ -85,7 +85,7 @@ class Expansion:
     def __call__(self, block: IdBlock) -> IdBlock:
         if not self._hashes:
             return block
-        kept = self._kept.get(id(block))
+        kept = self._kept.get(id(block)) if self._kept else None  # torch.compile would know each block by its id
         if kept is None:
             return expand(block.select(self._names), self._hashes)
         _, inner = kept.pop()
