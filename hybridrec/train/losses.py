@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridrec.parallel.ranks import ranks
 from hybridrec.types import Batch
 
 LossFunction = Callable[[Tensor, Batch], Tensor]
@@ -116,7 +117,8 @@ def _in_batch_softmax(outputs: Tensor, batch: Batch) -> Tensor:
     """Row i's own item against the items of all rows: outputs [B, B], or more of other ranks. In evaluation as bce."""
     if outputs.dim() == 1:
         return _bce(outputs, batch)
-    if outputs.dim() != 2 or len(outputs) != len(batch) or outputs.shape[1] < len(batch):
+    least, most = len(batch), len(batch) if ranks() is None else outputs.shape[-1]
+    if outputs.dim() != 2 or len(outputs) != least or not least <= outputs.shape[1] <= most:
         raise ValueError(
             f"loss 'in_batch_softmax' takes outputs [B, B], got {list(outputs.shape)} for {len(batch)} rows"
         )
