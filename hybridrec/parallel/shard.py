@@ -23,6 +23,7 @@ from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
+FILLED = 10**6  # rows of a dynamic table that are planned for: its capacity is a bound, seldom reached
 
 
 def shard(
@@ -89,7 +90,7 @@ def _load(name: str, table: Table) -> TableLoad:
     features = tuple(
         FeatureLoad(feature, float(table.group), combiner) for feature, combiner in table.combiners.items()
     )
-    rows = table.fixed_rows if table.capacity is None else table.capacity
+    rows = table.fixed_rows if table.capacity is None else min(table.capacity, FILLED)
     return TableLoad(
         name, rows, table.dim, features, table.dtype.itemsize, 0, 4, trainable=table.trainable, dynamic=table.dynamic
     )
