@@ -12,7 +12,9 @@ from torch import nn
 
 from hybridrec.data.dataset import Dataset
 from hybridrec.parallel.ranks import VARIABLES, Ranks, init, ranks
+from hybridrec.parallel.shard import shard
 from hybridrec.parallel.watch import RankFailure
+from hybridrec.train.agreement import agree_on_model
 
 Given = TypeVar("Given")
 
@@ -62,8 +64,7 @@ def sharded(model: nn.Module, ranks: Ranks | None, made: dict[str, Any]) -> nn.M
                 f"function that makes it ({name}=lambda it: {type(each).__name__}(it, lr=...)), or shard the model "
                 "first: model = hr.shard(model)"
             )
-    from hybridrec.parallel.shard import shard
-
+    agree_on_model(model, ranks)
     return shard(model)
 
 
