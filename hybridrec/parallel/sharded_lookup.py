@@ -161,7 +161,8 @@ class ShardedLookup:
 
     def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
-        self.group.weighing.last = flight.share
+        if mode == TRAIN:
+            self.group.weighing.last = flight.share
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
         flat, *parts = _Lookup.apply(anchor, weights, self, flight, mode)
         return flat, self._sequences(flight.way, parts)
