@@ -17,7 +17,8 @@ from hybridrec.train import Callback, Trainer, TrainOptions
 from hybridrec.train.together import inside
 from tests.train.clicks import QUIET, clicks
 
-TIMES = ("time", "samples_per_s", "steps_per_s", "wait_share", "stages", "seconds", "tables")
+# Beside times, the borders of the calibration curve: those of score bins, so that a last digit moves them by a bin.
+TIMES = ("time", "samples_per_s", "steps_per_s", "wait_share", "stages", "seconds", "tables", "calibration_curve")
 
 
 def data_of(rows: int, batch_size: int, weighted: bool = False) -> Dataset:
