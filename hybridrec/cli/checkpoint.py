@@ -44,7 +44,7 @@ def show(folder: Folder, as_json: AsJson = False) -> None:
     paths = _checkpoints(folder)
     if as_json:
         for path in paths:
-            typer.echo(json.dumps({"path": str(path), **asdict(read_manifest(path))}, ensure_ascii=False))
+            typer.echo(json.dumps({"path": str(path), **read_manifest(path).to_json()}, ensure_ascii=False))
     elif paths == [folder]:
         _show_one(folder, read_manifest(folder))
     else:
@@ -143,7 +143,7 @@ def _show_one(path: Path, manifest: Manifest) -> None:
 def _table_row(name: str, info: TableInfo, manifest: Manifest) -> list[str]:
     size = f"≤ {info.capacity:,}" if info.capacity is not None else f"{info.size:,}"
     state = "" if info.rule is None else " ".join([info.rule.kind, *info.rule.names])
-    taken = human_bytes(manifest.files[info.file].bytes)
+    taken = human_bytes(sum(manifest.files[part.file].bytes for part in info.parts))
     return [name, f"{info.rows:,}", size, str(info.dim), info.dtype, state, f"{info.clock:,}", taken]
 
 
