@@ -117,7 +117,10 @@ class Watch:
 
     def _lost(self, error: Exception) -> None:
         """The store answers no more: whoever keeps it is done, has died, or stalls."""
-        stalls, done = "tim" in str(error).lower() and time.monotonic() - self._reached >= self.timeout, self._is_done(0)
+        stalls, done = (
+            "tim" in str(error).lower() and time.monotonic() - self._reached >= self.timeout,
+            self._is_done(0),
+        )
         self._blind = True
         if not done:
             self.failure = self.failure or (self._stop([0]) if stalls else self._loss([0]))

@@ -91,7 +91,9 @@ class Trainer:
         device = device_of_model(model)
         if options.bf16 and device is not None:
             check_bf16(device)
-        learner = Learner(model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device, ranks=ranks)
+        learner = Learner(
+            model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device, ranks=ranks
+        )
         if ranks is not None:
             return learner
         if options.graphs or (options.graphs is None and device is not None and device.type == "cuda"):
