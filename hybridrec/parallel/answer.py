@@ -35,6 +35,9 @@ class Holdings:
         self.maxima = [unit.piece.width for unit, s in zip(self.bags, specs, strict=True) if s.combiner == "max"]
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
         self.growing = sorted({s.table for s in routes.features if group.stores[s.table].table.dynamic})
+        self.padding = {
+            unit: padding for unit in (*self.rows, *self.copied) if (padding := _padding(routes, unit)) is not None
+        }
         self._layouts: dict[tuple[int, ...], Any] = {}
 
     def _sequences(self, units: Sequence[Unit]) -> Any:
@@ -48,10 +51,11 @@ class Holdings:
             self._layouts[hotness] = _native.BlockLayout(list(range(len(hotness))), list(hotness), of)
         return self._layouts[hotness]
 
-    def padding(self, unit: Unit) -> int | None:
-        """The id of a unit of rows whose row takes no gradient."""
-        found = {self.routes.features[number].padding for number in unit.features}
-        return found.pop() if len(found) == 1 else None
+
+def _padding(routes: Routes, unit: Unit) -> int | None:
+    """The id of a unit whose row takes no gradient."""
+    found = {routes.features[number].padding for number in unit.features}
+    return found.pop() if len(found) == 1 else None
 
 
 class Answer:
@@ -192,8 +196,8 @@ class Answer:
 
     def _trained(self, units: Sequence[Unit], starts: list[int], ids: Tensor, slots: Tensor) -> Tensor:
         """The slots of rows that take a gradient: those of padding are missing."""
-        for number, unit in enumerate(units):
-            padding, holders = self.of.padding(unit), unit.piece.holders
+        for number, unit in enumerate(units) if self.of.padding else ():
+            padding, holders = self.of.padding.get(unit), unit.piece.holders
             if padding is not None:
                 mine = slice(starts[number], starts[number + 1])
                 whole = ids[mine]

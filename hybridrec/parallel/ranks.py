@@ -129,12 +129,32 @@ def init(timeout: float = TIMEOUT) -> Ranks | None:
         raise RuntimeError(
             f"WORLD_SIZE is {world}, but {', '.join(absent)} is not set; start the program with torchrun"
         )
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    _current = Ranks(distributed.get_rank(), world, timeout)
-    _current.watch = watch_over(_current.rank, world, timeout, _current.told(secrets.token_hex(8)))
+    rank, store = int(os.environ["RANK"]), _store(timeout)
+    distributed.init_process_group(
+        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
+    )
+    _current = Ranks(rank, world, timeout)
+    _current.watch = watch_over(rank, world, timeout, _current.told(secrets.token_hex(8)))
     _current.watch.start()
     _current.barrier()  # all have given a sign
     return _current
+
+
+def _store(timeout: float) -> distributed.Store:
+    """Where ranks find each other: kept by torchrun, else by rank 0.
+
+    What a world that torchrun has ended left there is not for the one that it starts next.
+    """
+    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=not by_torchrun and os.environ["RANK"] == "0",
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    return distributed.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def ranks() -> Ranks | None:
