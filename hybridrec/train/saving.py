@@ -159,7 +159,7 @@ class Saver:
     def _own_rng(self, ranks: Ranks, saved: torch.Tensor | None) -> None:
         """Each rank draws on for itself, as it did; in another world than before, from a new beginning."""
         if saved is not None and len(saved) == ranks.world:
-            torch.set_rng_state(saved[ranks.rank])
+            torch.set_rng_state(saved[ranks.rank].clone())
         elif ranks.rank:
             torch.manual_seed(torch.initial_seed() + ranks.rank)
 

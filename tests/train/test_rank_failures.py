@@ -49,7 +49,7 @@ class Started:
         finally:
             for each in self.ranks:
                 each.kill()
-                each.wait()
+                each.communicate()
         return found
 
 
