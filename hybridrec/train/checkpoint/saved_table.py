@@ -76,6 +76,12 @@ class SavedTable(Capture):
         lowest = np.lexsort((ids, scores))[: most - room]
         return torch.from_numpy(np.sort(ids[lowest])), room
 
+    def ids(self) -> Iterator[Tensor]:
+        """The ids of each chunk, without reading its rows."""
+        for slices in self._slices:
+            for batch in range(len(slices)):
+                yield _at(slices.of_row(batch, "id"), self._picked(slices, batch))
+
     # -- rows -----------------------------------------------------------------------------------------------
 
     def chunks(self, size: int = 65536) -> Iterator[RowData]:

@@ -17,6 +17,7 @@ from hybridrec.optim import Adagrad, Adam, RowWiseAdagrad
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, open_table, read_manifest, verify
 from hybridrec.train.checkpoint import manifest as manifests
+from hybridrec.train.checkpoint.saved_table import SavedTable
 from tests.train.checkpoint.shards import (
     SCHEMES,
     Held,
@@ -249,3 +250,16 @@ def test_shares_that_together_hold_more_than_the_capacity_fit_into_one(tmp_path,
     assert report.complete
     assert "2 rows had no room, 10 being the capacity here" in report.notes["table user"]
     assert len(target.stores["user"]) == 10
+
+
+@pytest.mark.parametrize("table", [Table("item", 2, rows=150_000), Table("user", 2, capacity=10**6)], ids=str)
+@pytest.mark.parametrize("before", [("row", 3), ("column", 2)])
+def test_tables_of_many_batches_come_back_too(table, before, tmp_path, monkeypatch):
+    data = random_rows(table, 3 * torch.arange(150_000) if table.dynamic else torch.arange(150_000), RULE, 0)
+    path = saved([Contents(each) for each in models(table, shares_of(*before, 2), data)], tmp_path, 1, monkeypatch)
+    for target in models(table, [Share(1, 2), Share(column=1)]):
+        load(path, Contents(target))
+        store = target.stores[table.name]
+        assert same(store.export(), part_of(data, table, store.share))
+        with SavedTable(path, read_manifest(path).tables[table.name], store) as held:
+            assert max(len(part.ids) for part in held.chunks()) <= 65536, "never a whole table at a time"
