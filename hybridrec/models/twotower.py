@@ -1,8 +1,8 @@
 """TwoTower: a vector for the user, a vector for the item, and their dot (Yi et al. 2019, RecSys).
 
 logit = user tower . item tower / temperature
-training: the items of the other rows, of all ranks, are the negatives. They come as often as they are popular, so log of the
-share that an item has among the rows is subtracted from its logit.
+training: the items of the other rows, of all ranks, are the negatives. They come as often as they are popular, so
+log of the share that an item has among the rows is subtracted from its logit.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class TwoTower(Model):
 
     In training mode the logits are [B, B], row i's own item on the diagonal; where another row holds the same item, it
     is no negative and has -inf. Ranks that train together have [B, n], their own items first, then those of the
-    others: the negatives are the items of all. In eval mode logits are [B]. `user_vectors` and `item_vectors` feed an index.
+    others: the negatives are the items of all. In eval mode logits are [B]. `user_vectors` and `item_vectors` feed an
+    index.
 
     >>> import pyarrow as pa
     >>> columns = pa.schema({"user": pa.int64(), "video": pa.int64(), "tags": pa.list_(pa.int64()), "click": pa.int8()})

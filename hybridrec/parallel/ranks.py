@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from hybridrec.parallel.meeting import meeting_place
 from hybridrec.parallel.watch import Watch, watch_over
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -34,12 +35,14 @@ class Ranks:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
+        self._count()
         if self.world > 1:
             distributed.all_reduce(values)
         return values
 
     def largest(self, values: Tensor) -> Tensor:
         """The maximum over all ranks, in place."""
+        self._count()
         if self.world > 1:
             distributed.all_reduce(values, distributed.ReduceOp.MAX)
         return values
@@ -68,6 +71,7 @@ class Ranks:
         >>> Ranks(0, 1).stacked(torch.tensor([1, 2]))
         tensor([[1, 2]])
         """
+        self._count()
         found = values.new_empty(self.world, *values.shape)
         if self.world == 1:
             found[0] = values
@@ -87,6 +91,10 @@ class Ranks:
     def told(self, value: Any, source: int = 0) -> Any:
         """The JSON value of one rank; what the others give does not count."""
         return self.all_told(value if self.rank == source else None)[source]
+
+    def _count(self) -> None:
+        if self.watch is not None:
+            self.watch.calls += 1
 
     def barrier(self) -> None:
         """Until all ranks are here."""
@@ -129,32 +137,13 @@ def init(timeout: float = TIMEOUT) -> Ranks | None:
         raise RuntimeError(
             f"WORLD_SIZE is {world}, but {', '.join(absent)} is not set; start the program with torchrun"
         )
-    rank, store = int(os.environ["RANK"]), _store(timeout)
-    distributed.init_process_group(
-        "gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
-    )
+    rank, store = int(os.environ["RANK"]), meeting_place(timeout, opens=True)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
     _current = Ranks(rank, world, timeout)
     _current.watch = watch_over(rank, world, timeout, _current.told(secrets.token_hex(8)))
     _current.watch.start()
     _current.barrier()  # all have given a sign
     return _current
-
-
-def _store(timeout: float) -> distributed.Store:
-    """Where ranks find each other: kept by torchrun, else by rank 0.
-
-    What a world that torchrun has ended left there is not for the one that it starts next.
-    """
-    by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = distributed.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=not by_torchrun and os.environ["RANK"] == "0",
-        timeout=timedelta(seconds=timeout),
-        wait_for_workers=False,
-        multi_tenant=True,
-    )
-    return distributed.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def ranks() -> Ranks | None:

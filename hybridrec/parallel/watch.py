@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
-from torch.distributed import DistError, DistNetworkError, TCPStore
+from torch.distributed import DistError, PrefixStore  # pyright: ignore[reportPrivateImportUsage] (documented there)
+
+from hybridrec.parallel.meeting import meeting_place
 
 BEAT = 0.5  # seconds between two signs of life
 QUIET = 2.5  # seconds without a sign after which a rank counts as gone, once a connection broke
@@ -33,11 +34,14 @@ class RankFailure(RuntimeError):
 
 
 class Watch:
-    """One rank's view of all. Set `step` to the step that is being made; `close` it when this rank is done."""
+    """One rank's view of all. Set `step` to the step that is being made; `close` it when this rank is done.
+
+    `calls` counts what ranks have asked each other, which all do in the same order: a rank with fewer is waited for.
+    """
 
     def __init__(self, rank: int, world: int, store: Any, timeout: float, *, end: Callable[[int], Any] = os._exit):
         self.rank, self.world, self.timeout = rank, world, timeout
-        self.step = 0
+        self.step = self.calls = 0
         self.failure: str | None = None
         self._store, self._end = store, end
         self._told = False  # the failure has reached the program
@@ -140,9 +144,8 @@ class Watch:
 
     def _sign(self) -> None:
         self._beats += 1
-        self._store.set(
-            _key(self.rank), json.dumps({"beat": self._beats, "step": self.step, "over": self._over.is_set()})
-        )
+        sign = {"beat": self._beats, "step": self.step, "calls": self.calls, "over": self._over.is_set()}
+        self._store.set(_key(self.rank), json.dumps(sign))
 
     def _end_soon(self) -> None:
         """Leave the program time to end by itself, as its connections break; then end it."""
@@ -168,8 +171,9 @@ class Watch:
         return [rank for rank in others if time.monotonic() - self._seen[rank][1] > seconds]
 
     def _behind(self) -> list[int]:
-        """Ranks that have not come to the step that this one is in."""
-        return [rank for rank, (sign, _) in enumerate(self._seen) if _read(sign)["step"] < self.step]
+        """Ranks that have not come to where this one is."""
+        here, signs = (self.step, self.calls), [_read(sign) for sign, _ in self._seen]
+        return [rank for rank, sign in enumerate(signs) if rank != self.rank and (sign["step"], sign["calls"]) < here]
 
     def _stop(self, ranks: Sequence[int]) -> str:
         return f"{_names(ranks)} stalled for {self.timeout:g} s{self._at(ranks)}"
@@ -200,13 +204,8 @@ class Watch:
 
 
 def watch_over(rank: int, world: int, timeout: float, name: str) -> Watch:
-    """A watch through the store that MASTER_ADDR and MASTER_PORT name; `name` tells this world from others there."""
-    from torch.distributed import PrefixStore
-
-    wait = timedelta(seconds=timeout)
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    client = TCPStore(address, port, is_master=False, timeout=wait, wait_for_workers=False)
-    return Watch(rank, world, PrefixStore(f"hybridrec/{name}", client), timeout)
+    """A watch through the store where ranks have met; `name` tells this world from others there."""
+    return Watch(rank, world, PrefixStore(name, meeting_place(timeout, opens=False)), timeout)
 
 
 @contextmanager
@@ -244,7 +243,7 @@ def _key(rank: int) -> str:
 
 
 def _read(sign: bytes) -> dict[str, Any]:
-    return json.loads(sign) if sign else {"beat": 0, "step": 0, "over": False}
+    return json.loads(sign) if sign else {"beat": 0, "step": 0, "calls": 0, "over": False}
 
 
 def _names(ranks: Sequence[int]) -> str:

@@ -232,7 +232,7 @@ class Fit:
             raise Interrupted
 
     def heed(self, now: bool = False) -> Wishes:
-        """Take note of what this process wishes; of many ranks, what all agree on, `now` or when it is time for that."""
+        """Take note of what this process wishes; of many ranks, what all agree on, `now` or when it is time."""
         wishes = self._wishes() if self._accord is None else self._accord.reach(self._wishes, now)
         self.signal = self.signal or wishes.signal
         if wishes.stop is not None:

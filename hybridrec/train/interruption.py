@@ -21,8 +21,8 @@ class Interruption:
     """Within it, the first signal only sets `number`; the second acts as it did before, at once.
 
     Signals reach the main thread alone: in another one, nothing changes. Nor does it for a signal that is ignored.
-    With `launched`, by torchrun, signals of the next seconds are the first once more: Ctrl-C reaches launcher and ranks,
-    and the launcher passes it on.
+    With `launched`, by torchrun, signals of the next seconds are the first once more: Ctrl-C reaches launcher and
+    ranks, and the launcher passes it on.
     """
 
     def __init__(self, launched: bool = False) -> None:

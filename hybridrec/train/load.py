@@ -25,7 +25,7 @@ from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.step import Learner, device_of_model
-from hybridrec.train.together import inside, join, path_on_main, share_of, sharded
+from hybridrec.train.together import inside, join, path_on_main, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 

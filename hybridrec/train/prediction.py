@@ -81,7 +81,7 @@ def _whole(data: Any, batch_size: int) -> Dataset:
 
 
 def scored(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
-    """The scores of each batch, on the CPU and of all ranks; one that is not a number is an error that names its row."""
+    """The scores of each batch, on the CPU, of all ranks; one that is not a number is an error that names its row."""
     done, ranks = 0, learner.ranks
     with evaluating(learner.model):
         for batch in dataset:

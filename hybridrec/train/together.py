@@ -68,7 +68,7 @@ def sharded(model: nn.Module, ranks: Ranks | None, made: dict[str, Any]) -> nn.M
     return shard(model)
 
 
-def share_of(data: Given, ranks: Ranks | None) -> Given:
+def share_of(data: Any, ranks: Ranks | None) -> Any:
     """The rows of this rank. A Dataset is sharded by rows, unless it is sharded already; others are taken as they are.
 
     >>> share_of([1, 2], None)

@@ -31,7 +31,7 @@ from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.run_state import RunState
 from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.table_figures import plan
-from hybridrec.train.together import inside, is_main, join, share_of, sharded
+from hybridrec.train.together import inside, is_main, join, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 
