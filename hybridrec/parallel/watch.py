@@ -56,7 +56,7 @@ class Watch:
         """Give the first sign; from here on, until `close`, a thread gives and reads them."""
         self._sign()
         self._before, sys.excepthook = sys.excepthook, self._uncaught
-        atexit.register(self.close)
+        atexit.register(self._leave)
         self._thread.start()
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Watch:
         if self._over.is_set():
             return
         self._over.set()
-        atexit.unregister(self.close)
+        atexit.unregister(self._leave)
         if sys.excepthook == self._uncaught:
             sys.excepthook = self._before
         self._thread.join(timeout=4 * BEAT)
@@ -72,6 +72,14 @@ class Watch:
             self._quietly(self._sign)
             if self.rank == 0:  # it may keep the store: the others see this sign first
                 time.sleep(0 if all(_read(sign)["over"] for sign, _ in self._seen[1:]) else 2 * BEAT)
+
+    def _leave(self) -> None:
+        """The program is over. After a failure nobody waits for connections to ranks that are gone."""
+        self.close()
+        if self.failure is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._end(1)
 
     # -- what this rank says ----------------------------------------------------------------------------------
 
@@ -116,7 +124,7 @@ class Watch:
                 self._lost(error)
                 if self.failure is None:
                     return
-        if self.failure is not None and not self._told:
+        if self.failure is not None:
             self._end_soon()
 
     def _lost(self, error: Exception) -> None:
@@ -150,11 +158,16 @@ class Watch:
     def _end_soon(self) -> None:
         """Leave the program time to end by itself, as its connections break; then end it."""
         until = time.monotonic() + GRACE
-        while time.monotonic() < until:
-            if self._over.wait(BEAT / 5) or self._told:
+        while self._waits() or time.monotonic() < until:
+            if self._over.wait(BEAT / 5):
                 return
+            until = max(until, time.monotonic() + GRACE if self._waits() else 0.0)
         print(f"rank {self.rank}: {self.failure}; this rank ends too", file=sys.stderr, flush=True)
         self._end(1)
+
+    def _waits(self) -> bool:
+        """Whether the program was told, and is not over yet: it may have something to do still."""
+        return self._told and threading.main_thread().is_alive()
 
     def _answers(self) -> bool:
         """Whether the store did so lately; else one would wait for it."""
