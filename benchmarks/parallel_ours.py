@@ -1,0 +1,143 @@
+"""A rank of ours in `parallel.py`: DLRM over fixed tables in a plain training loop, alone or by `hr.shard`.
+
+Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it. `weights` saves the weights that all
+checks begin with, `check_alone` and `check` are the losses of one process and of the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from parallel_step import mean_losses, timed
+from parallel_workload import BOTTOM, EPS, LR, NUMBERS, SQUARES, TOP, Rows, Task, load, say, together, weights_file
+from torch import Tensor, distributed, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+import hybridrec as hr
+from hybridrec.data.schema import Schema
+from hybridrec.models import DLRM
+from hybridrec.types import Batch, IdBlock
+
+
+def schema_of(task: Task) -> Schema:
+    ids = {f"id{i}": pa.int64() for i in range(task.tables)}
+    numbers = {f"dense{i}": pa.float32() for i in range(NUMBERS)}
+    return Schema.infer(pa.schema({**ids, **numbers, "click": pa.int8()}), label="click")
+
+
+def model_of(task: Task) -> DLRM:
+    """DLRM as the peer has it: without the running norm, since the numbers of the workload are normal already."""
+    torch.manual_seed(0)
+    model = DLRM(schema_of(task), task.dim, bottom=BOTTOM, top=TOP, tables={"*": {"rows": task.rows}})
+    model.net.norm = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
+    return model
+
+
+def batch_of(rows: Rows) -> Batch:
+    """The rows as our loader hands them over: one id per row and feature, feature after feature."""
+    tables, count = rows.ids.shape
+    names = tuple(f"id{i}" for i in range(tables))
+    starts = tuple(range(0, tables * count + 1, count))
+    values, offsets = torch.from_numpy(np.ascontiguousarray(rows.ids).ravel()), torch.empty(0, count + 1).long()
+    ids = IdBlock(names, values, starts, (1,) * tables, offsets, batch_size=count)
+    return Batch(ids, torch.from_numpy(rows.dense), torch.from_numpy(rows.label))
+
+
+@dataclass(eq=False)
+class Loop:
+    """A model and its optimizers."""
+
+    model: nn.Module
+    dense: torch.optim.Optimizer
+    rows: Any
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Loop:
+        dense = torch.optim.Adagrad(model.parameters(), lr=LR, initial_accumulator_value=SQUARES)
+        return cls(model, dense, hr.optim.RowWiseAdagrad(model, lr=LR, eps=EPS))
+
+    def step(self, batch: Batch) -> Tensor:
+        """One update; the loss before it."""
+        assert batch.label is not None
+        self.dense.zero_grad()
+        loss = binary_cross_entropy_with_logits(self.model(batch), batch.label)
+        loss.backward()
+        self.rows.step()
+        self.dense.step()
+        return loss.detach()
+
+
+def sharded(task: Task, **options: Any) -> nn.Module:
+    """The model on the ranks, by a plan of our planner or the one given; on one rank, as it is."""
+    return hr.shard(model_of(task), **options) if task.world > 1 else model_of(task)
+
+
+@torch.no_grad()
+def save_weights(task: Task) -> dict[str, Any]:
+    """All rows and layers of the model as NumPy arrays, under names of the workload."""
+    model, found = model_of(task), {}
+    for i in range(task.tables):
+        found[f"t{i}"] = model.embeddings.lookup(f"id{i}", torch.arange(task.rows)).numpy()
+    for part in ("bottom", "top"):
+        layers = [each for each in getattr(model.net, part) if isinstance(each, nn.Linear)]
+        for i, layer in enumerate(layers):
+            found |= {f"{part}.{i}.weight": layer.weight.numpy(), f"{part}.{i}.bias": layer.bias.numpy()}
+    path = weights_file(task)
+    part = path.with_suffix(f".part{os.getpid()}.npz")
+    np.savez(part, **found)
+    part.rename(path)
+    return {"arrays": len(found)}
+
+
+def losses_of_ranks(task: Task) -> dict[str, Any]:
+    loop = Loop.of(sharded(task))
+    batches = [batch_of(rows) for rows in load(task, place())]
+    return {"losses": mean_losses(task, batches, lambda batch: float(loop.step(batch)))}
+
+
+def losses_alone(task: Task, ranks: int = 2) -> dict[str, Any]:
+    """One process that gets the rows of all ranks at once."""
+    loop = Loop.of(model_of(task))
+    batches = [batch_of(together(list(parts))) for parts in zip(*(load(task, r) for r in range(ranks)), strict=True)]
+    return {"losses": mean_losses(task, batches, lambda batch: float(loop.step(batch)))}
+
+
+def speed(task: Task) -> dict[str, Any]:
+    loop = Loop.of(sharded(task))
+    return timed(task, [batch_of(rows) for rows in load(task, place())], loop.step)
+
+
+def place() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+KINDS: dict[str, Callable[[Task], dict[str, Any]]] = {
+    "weights": save_weights,
+    "check_alone": losses_alone,
+    "check": losses_of_ranks,
+    "ours_1": speed,
+    "ours_2": speed,
+}
+
+
+def main() -> None:
+    task = Task.from_json(sys.argv[1])
+    torch.set_num_threads(task.threads)
+    if task.world > 1:
+        hr.init()
+    answer = KINDS[task.kind](task)
+    if place() == 0:
+        say(answer)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
