@@ -1,7 +1,8 @@
 """A rank of ours in `parallel.py`: DLRM over fixed tables in a plain training loop, alone or by `hr.shard`.
 
-Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it. `weights` saves the weights that all
-checks begin with, `check_alone` and `check` are the losses of one process and of the ranks.
+Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_apart` two processes that train a
+model each and share nothing but the machine. `weights` saves the weights that all checks begin with, `check_alone` and
+`check` are the losses of one process and of the ranks. What is counted rather than timed is in parallel_counts.py.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Loop:
 
 
 def sharded(task: Task, **options: Any) -> nn.Module:
-    """The model on the ranks, by a plan of our planner or the one given; on one rank, as it is."""
-    return hr.shard(model_of(task), **options) if task.world > 1 else model_of(task)
+    """The model on the ranks, by a plan of our planner or the one given; on one rank, or apart, as it is."""
+    alone = task.world == 1 or task.kind == "ours_apart"
+    return model_of(task) if alone else hr.shard(model_of(task), **options)
 
 
 @torch.no_grad()
@@ -124,6 +126,7 @@ KINDS: dict[str, Callable[[Task], dict[str, Any]]] = {
     "check": losses_of_ranks,
     "ours_1": speed,
     "ours_2": speed,
+    "ours_apart": speed,
 }
 
 
