@@ -1,4 +1,4 @@
-"""Rows 0 … n - 1 in one run of memory."""
+"""Rows 0 … n - 1, or every so many of them, in one run of memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from hybridrec import _native
 from hybridrec.embedding.initial import initial_rows
 from hybridrec.embedding.native_store import NativeStore, row_spec
 from hybridrec.embedding.out_of_range import resolve
-from hybridrec.embedding.store import Capture, Slots
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import MISSING, WHOLE, Capture, Slots
 from hybridrec.embedding.table import Table
 
 
 class DenseStore(NativeStore):
-    """The rows of a fixed table; a slot is an id.
+    """The rows of a fixed table; slot s has the row of id `share.index + s * share.count`, of a whole table that of s.
 
     >>> DenseStore(Table("item", dim=4, rows=10)).lookup(torch.tensor([3, 3])).shape
     torch.Size([2, 4])
+    >>> DenseStore(Table("item", dim=4, rows=10), share=Share(index=1, count=4)).ids()
+    tensor([1, 5, 9])
     """
 
-    def __init__(self, table: Table, seed: int = 0) -> None:
+    def __init__(self, table: Table, seed: int = 0, share: Share = WHOLE) -> None:
         _native.set_threads(torch.get_num_threads())
-        super().__init__(table, seed, _fresh(table, seed))
+        super().__init__(table, seed, _fresh(table, seed, share), share)
         self._clock = 0
         self._weight = self._view(self.native.weight())
 
@@ -62,18 +65,26 @@ class DenseStore(NativeStore):
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         unique, inverse = resolve(self.table, self.checked(ids)).unique(return_inverse=True)
-        return Slots(unique, inverse, unique.to(torch.uint32), self._clock if train else None)
+        return Slots(unique, inverse, self._slots_of(unique), self._clock if train else None)
 
     def _find(self, ids: Tensor) -> Tensor:
-        return resolve(self.table, ids).to(torch.uint32)
+        return self._slots_of(resolve(self.table, ids))
 
     def _place(self, ids: Tensor) -> Tensor:
-        return ids.to(torch.uint32)
+        return self._slots_of(ids)
+
+    def _slots_of(self, rows: Tensor) -> Tensor:
+        """The slots uint32 of rows of the table, -1 being none."""
+        share = self.share
+        if share.count == 1 and not share.empty:
+            return rows.to(torch.uint32)
+        self.check_owned(rows[rows >= 0])
+        return torch.where(rows < 0, MISSING, (rows - share.index) // share.count).to(torch.uint32)
 
     # -- all rows -----------------------------------------------------------------------------------------
 
     def ids(self) -> Tensor:
-        return torch.arange(len(self))
+        return self.share.index + self.share.count * torch.arange(len(self))
 
     def refill(self, held: Capture) -> None:
         self._take(held.rule)
@@ -82,19 +93,19 @@ class DenseStore(NativeStore):
             self.clear()
         for part in held.chunks():
             self.check(*part)
-            if is_run(part.ids):
-                self._write(int(part.ids[0]), part)
+            if is_run(slots := (part.ids - self.share.index) // self.share.count):
+                self._write(int(slots[0]), part)
             else:
                 self.load(*part)
         self._clock = held.clock
 
     def erase(self, ids: Tensor) -> None:
         key = _native.table_key(self.table.name, self.seed)
-        ids = self.checked(ids)
-        self.load(ids, initial_rows(self.table.init, key, ids, self.dim, self.dtype))
+        ids, first, last = self.checked(ids), self.share.column, self.share.column + self.dim
+        self.load(ids, initial_rows(self.table.init, key, ids, last, self.dtype)[:, first:])
 
     def clear(self) -> None:
-        self.weight.copy_(self._view(_fresh(self.table, self.seed).weight()))
+        self.weight.copy_(self._view(_fresh(self.table, self.seed, self.share).weight()))
         for column in self.rule.state if self.rule else ():
             self.state(column.name).fill_(column.fill)
 
@@ -114,5 +125,6 @@ def is_run(ids: Tensor) -> bool:
     return bool(len(found) and found[-1] - found[0] == len(found) - 1 and (found[1:] == found[:-1] + 1).all())
 
 
-def _fresh(table: Table, seed: int) -> _native.DenseTable:
-    return _native.DenseTable(row_spec(table, seed), table.fixed_rows, table.out_of_range or "error")
+def _fresh(table: Table, seed: int, share: Share) -> _native.DenseTable:
+    rows = share.rows_of(table.fixed_rows)
+    return _native.DenseTable(row_spec(table, seed, share), rows, table.out_of_range or "error")

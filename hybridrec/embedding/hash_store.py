@@ -10,12 +10,13 @@ from torch import Tensor
 from hybridrec import _native
 from hybridrec.embedding.native_store import NativeStore, row_spec
 from hybridrec.embedding.policies import LFU, LRU, TTL, MinCount, Probability
-from hybridrec.embedding.store import Capture, RowData, Slots
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots
 from hybridrec.embedding.table import Table
 
 
 class HashStore(NativeStore):
-    """The rows of a dynamic table.
+    """The rows of a dynamic table; a share of one has its part of the capacity.
 
     >>> store = HashStore(Table("user", dim=4, capacity=1000))
     >>> store.release(store.prepare(torch.tensor([-5, 7, 7]), train=True))
@@ -23,9 +24,10 @@ class HashStore(NativeStore):
     tensor([-5,  7])
     """
 
-    def __init__(self, table: Table, seed: int = 0) -> None:
+    def __init__(self, table: Table, seed: int = 0, share: Share = WHOLE) -> None:
         _native.set_threads(torch.get_num_threads())
-        super().__init__(table, seed, _fresh(table, seed))
+        self.capacity = capacity_of(table, share)
+        super().__init__(table, seed, _fresh(table, seed, share, self.capacity), share)
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -38,6 +40,7 @@ class HashStore(NativeStore):
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         ids = self.checked(ids)
+        self.check_owned(ids)
         if train and step is not None:
             self.native.clock = step
         slots = self._admit(ids) if train else self._find(ids)
@@ -119,9 +122,8 @@ class HashStore(NativeStore):
         self.native.make_room(rows)
 
     def refill(self, held: Capture) -> None:
-        assert self.table.capacity is not None
-        if held.most > self.table.capacity:
-            raise full_error(self.table, f"holds {self.table.capacity} rows, and {held.most} are to be restored")
+        if held.most > self.capacity:
+            raise full_error(self.table, f"holds {self.capacity} rows, and {held.most} are to be restored")
         self._take(held.rule)
         try:
             self.native.reserve_empty(held.most)
@@ -169,9 +171,19 @@ def full_error(table: Table, error: Exception | str) -> ValueError:
     return ValueError(f"table {table.name!r} {what}; give it a larger capacity, or take smaller batches")
 
 
-def _fresh(table: Table, seed: int) -> _native.HashTable:
+def capacity_of(table: Table, share: Share) -> int:
+    """The rows that a share of a dynamic table may hold; at least one, as native tables do.
+
+    >>> capacity_of(Table("user", dim=4, capacity=1000), Share(index=2, count=3))
+    334
+    """
+    assert table.capacity is not None, "a fixed table has no capacity"
+    return 1 if share.empty else -(-table.capacity // share.count)
+
+
+def _fresh(table: Table, seed: int, share: Share, capacity: int) -> _native.HashTable:
     kind = {LRU: "lru", LFU: "lfu", TTL: "ttl"}.get(type(table.eviction), "none")
     steps = table.eviction.steps if isinstance(table.eviction, TTL) else 0
     probability = table.admission.p if isinstance(table.admission, Probability) else 1.0
     count = table.admission.k if isinstance(table.admission, MinCount) else 0
-    return _native.HashTable(row_spec(table, seed), table.capacity, kind, steps, probability, count)
+    return _native.HashTable(row_spec(table, seed, share), capacity, kind, steps, probability, count)

@@ -10,17 +10,19 @@ from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.embedding.capture import NativeCapture
-from hybridrec.embedding.store import Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 
 UNKNOWN = 2**64 - 1  # removals so far, when the slots were found: not kept, so each slot is checked to be of its id
 
 
-def row_spec(table: Table, seed: int) -> _native.RowSpec:
-    """A table's rows as native code wants them described."""
-    kind = str(table.dtype).removeprefix("torch.")
-    return _native.RowSpec(_native.table_key(table.name, seed), table.dim, kind, table.init.kind, table.init.size)
+def row_spec(table: Table, seed: int, share: Share = WHOLE) -> _native.RowSpec:
+    """The rows of a table, or of a share of it, as native code wants them described."""
+    kind, dim = str(table.dtype).removeprefix("torch."), share.dim_of(table.dim)
+    place = share.index, share.count, share.column
+    return _native.RowSpec(_native.table_key(table.name, seed), dim, kind, table.init.kind, table.init.size, *place)
 
 
 def native_step(step: RowStep) -> _native.RowStep:
@@ -35,8 +37,8 @@ def native_step(step: RowStep) -> _native.RowStep:
 class NativeStore(Store):
     """Rows in a native table, `native`."""
 
-    def __init__(self, table: Table, seed: int, native: _native.Table) -> None:
-        super().__init__(table, seed)
+    def __init__(self, table: Table, seed: int, native: _native.Table, share: Share = WHOLE) -> None:
+        super().__init__(table, seed, share)
         self.native = native
         self.nan_rows = 0  # rows left out of a step because their gradient was not finite
 

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from hybridrec.data.hashing import xxh64
+from hybridrec.embedding.hash_store import capacity_of
 from hybridrec.embedding.initial import initial_rows
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.policies import LFU, TTL, MinCount, Probability
-from hybridrec.embedding.store import MISSING, Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import MISSING, WHOLE, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox import reference as philox
 from hybridrec.ops.philox.reference_torch import round_stochastic
@@ -48,8 +50,8 @@ class Row:
 class ReferenceStore(Store):
     """Rows by id in a dict, so that a slot only says whether there is a row."""
 
-    def __init__(self, table: Table, seed: int = 0) -> None:
-        super().__init__(table, seed)
+    def __init__(self, table: Table, seed: int = 0, share: Share = WHOLE) -> None:
+        super().__init__(table, seed, share)
         self._key = xxh64(table.name, seed)
         self._clock = 0
         self._counts: dict[str, int] = dict.fromkeys(COUNTERS, 0)
@@ -68,9 +70,15 @@ class ReferenceStore(Store):
         ids = self.checked(ids)
         if not self.table.dynamic:
             ids = resolve(self.table, ids)
-        elif train:
+            self.check_owned(ids[ids >= 0].unique())
+            return self._slots(ids, train)
+        self.check_owned(ids)
+        if train:
             self._clock = self._clock if step is None else step
             self._train(Counter(ids.tolist()))
+        return self._slots(ids, train)
+
+    def _slots(self, ids: Tensor, train: bool) -> Slots:
         unique, inverse = ids.unique(return_inverse=True)
         slots = [place if self._live(id) else MISSING for place, id in enumerate(unique.tolist())]
         return Slots(unique, inverse, torch.tensor(slots, dtype=torch.uint32), self._clock if train else None)
@@ -92,7 +100,9 @@ class ReferenceStore(Store):
         data = self.read(ids)
         states = [data.state[name] for name in step.rule.names]
         values, states = update_rows(step, data.rows.float(), states, grads)
-        rounded = round_stochastic(self._key, ids, values, step.step, self.dtype)
+        first = self.share.column  # draws go by the column in the whole table
+        whole = torch.nn.functional.pad(values, (first, 0))
+        rounded = round_stochastic(self._key, ids, whole, step.step, self.dtype)[:, first:]
         for place, (id, value) in enumerate(zip(ids.tolist(), rounded, strict=True)):
             self._rows[id].values = value
             self._rows[id].state = {name: new[place] for name, new in zip(step.rule.names, states, strict=True)}
@@ -156,8 +166,7 @@ class ReferenceStore(Store):
 
     @property
     def _capacity(self) -> int:
-        assert self.table.capacity is not None, "a fixed table makes no room"
-        return self.table.capacity
+        return capacity_of(self.table, self.share)
 
     # -- all rows -----------------------------------------------------------------------------------------
 
@@ -231,6 +240,8 @@ class ReferenceStore(Store):
             self._seen = Counter(dict(zip(*held.sketch.tolist(), strict=True)))
 
     def erase(self, ids: Tensor) -> None:
+        if not self.table.dynamic:
+            self.check_owned(ids)
         for id in ids.tolist():
             self._rows.pop(id, None)
         if not self.table.dynamic:
@@ -240,7 +251,8 @@ class ReferenceStore(Store):
         self._rows: dict[int, Row] = {}
         self._seen: Counter[int] = Counter()  # what admission has counted
         if not self.table.dynamic:
-            self._fill(torch.arange(self.table.fixed_rows))
+            ids = torch.arange(self.table.fixed_rows)
+            self._fill(ids[self.share.owns(self.table, ids)])
 
     def dirty(self, since: int) -> Tensor:
         if not self.table.dynamic:
@@ -257,7 +269,8 @@ class ReferenceStore(Store):
     # -- one row ------------------------------------------------------------------------------------------
 
     def _initial(self, ids: list[int]) -> Tensor:
-        return initial_rows(self.table.init, self._key, torch.tensor(ids, dtype=torch.int64), self.dim, self.dtype)
+        last, given = self.share.column + self.dim, torch.tensor(ids, dtype=torch.int64)
+        return initial_rows(self.table.init, self._key, given, last, self.dtype)[:, self.share.column :]
 
     def _fill(self, ids: Tensor) -> None:
         for id, values in zip(ids.tolist(), self._initial(ids.tolist()), strict=True):

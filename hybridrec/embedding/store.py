@@ -13,10 +13,12 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.share import Share
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 
 MISSING = 0xFFFFFFFF  # the slot of an id that has no row: zeros, and no gradient
+WHOLE = Share()  # what most stores have of their table
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,20 +111,22 @@ class CopiedCapture(Capture):
 
 
 class Store(ABC):
-    """The rows of one table.
+    """The rows of one table, or a share of them: `table` is the declaration of the whole, ids are those of the whole.
 
     A training step is: `prepare` the ids (finds, admits and pins their rows), `gather` them, `update` them with
     their summed gradients, `release` them. Reading is `prepare(ids)` and `gather`, or `lookup`.
     """
 
-    def __init__(self, table: Table, seed: int) -> None:
+    def __init__(self, table: Table, seed: int, share: Share = WHOLE) -> None:
         self.table = table
         self.seed = seed
+        self.share = share
         self.rule: RowRule | None = None
 
     @property
     def dim(self) -> int:
-        return self.table.dim
+        """The columns that are here."""
+        return self.share.dim_of(self.table.dim)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -266,6 +270,7 @@ class Store(ABC):
         if not self.table.dynamic and count and not 0 <= ids.numpy().min() <= ids.numpy().max() < self.table.fixed_rows:
             beyond = ids[(ids < 0) | (ids >= self.table.fixed_rows)]
             raise ValueError(f"{who} has rows 0 … {self.table.fixed_rows - 1}, but id {int(beyond[0])} is to be loaded")
+        self.check_owned(ids)
         columns = {column.name: column.width(self.dim) for column in self.rule.state} if self.rule else {}
         if strange := [name for name in state or {} if name not in columns]:
             raise ValueError(f"{who} has no state {strange[0]!r}; it has {', '.join(columns) or 'none'}")
@@ -275,6 +280,15 @@ class Store(ABC):
             shape = [count] if name in per_row or name in ("touched", "counts") else [count, self.dim]
             if part is not None and list(part.shape) != shape:
                 raise ValueError(f"{who}: {name} must be {shape}, got {part.dtype} {list(part.shape)}")
+
+    def check_owned(self, ids: Tensor) -> None:
+        """Refuse ids whose row is in another store."""
+        if (self.share.count == 1 and not self.share.empty) or bool((here := self.share.owns(self.table, ids)).all()):
+            return
+        raise ValueError(
+            f"table {self.table.name!r}: the row of id {int(ids[~here][0])} is not in {self.share}; share.owns tells "
+            "which rows are"
+        )
 
     def export(self) -> RowData:
         """All rows in order of id."""
@@ -308,13 +322,13 @@ class Store(ABC):
     # -- copies -------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple:
-        return _remade, (type(self), self.table, self.seed, self.snapshot())
+        return _remade, (type(self), self.table, self.seed, self.snapshot(), self.share)
 
     def __deepcopy__(self, memo: dict) -> Store:
-        return _remade(type(self), self.table, self.seed, self.snapshot())
+        return _remade(type(self), self.table, self.seed, self.snapshot(), self.share)
 
 
-def _remade(kind: type[Store], table: Table, seed: int, snapshot: Snapshot) -> Store:
-    made = kind(table, seed)
+def _remade(kind: type[Store], table: Table, seed: int, snapshot: Snapshot, share: Share) -> Store:
+    made = kind(table, seed, share)
     made.restore(snapshot)
     return made

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from hybridrec.embedding import LFU, MinCount, Table
 from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding.share import Share
 from hybridrec.optim.rule import RowRule, RowStep
 
 SGD = RowRule("sgd")
@@ -133,3 +135,52 @@ def test_a_snapshot_that_does_not_fit_is_refused_and_nothing_changes():
     with pytest.raises(ValueError, match=r"rows must be \[3, 2\]"):
         small.restore(dataclasses.replace(held, data=held.data._replace(rows=torch.ones(3, 5))))
     assert small.ids().tolist() == [7]
+
+
+# -- shares of a table ------------------------------------------------------------------------------------
+
+
+def owned(share: Share, table: Table, count: int) -> torch.Tensor:
+    """The first few ids of a share."""
+    ids = torch.arange(-200, 200)
+    return ids[share.owns(table, ids)][:count]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("share", [Share(1, 3), Share(column=3, width=2), Share(2, 4, 1)])
+def test_a_share_begins_with_its_columns_of_the_whole_rows(share, dtype):
+    table = Table("user", 7, capacity=100, dtype=dtype)
+    whole, part, ids = HashStore(table, 5), HashStore(table, 5, share), owned(share, table, 20)
+    for each in (whole, part):
+        train(each, *ids.tolist())
+    assert part.ids().tolist() == ids.tolist()
+    assert torch.equal(part.lookup(ids), whole.lookup(ids)[:, share.column :][:, : part.dim])
+    copied = copy.deepcopy(part)
+    assert (copied.share, copied.ids().tolist()) == (share, ids.tolist())
+
+
+def test_shares_divide_the_capacity():
+    table = Table("user", 2, capacity=10, eviction=None)
+    for share, most in ((Share(), 10), (Share(1, 3), 4), (Share(column=1), 10), (Share(3, 100), 1)):
+        part = HashStore(table, share=share)
+        train(part, *owned(share, table, 20).tolist())
+        assert (part.capacity, len(part)) == (most, most)
+
+
+@pytest.mark.parametrize("do", ["load", "prepare"])
+def test_ids_of_another_share_are_refused(do):
+    table = Table("user", 2, capacity=100)
+    part, strange = HashStore(table, share=Share(1, 3)), owned(Share(2, 3), table, 1)
+    with pytest.raises(ValueError, match=f"table 'user': the row of id {int(strange)} is not in Share"):
+        part.load(strange, torch.ones(1, 2)) if do == "load" else part.prepare(strange, train=True)
+    assert len(part) == 0
+
+
+def test_an_empty_share_has_no_rows_and_takes_none():
+    part, nothing = HashStore(Table("user", 2, capacity=10), share=Share(empty=True)), torch.empty(0, dtype=torch.int64)
+    part.attach(SGD)
+    part.update(part.prepare(nothing, train=True), torch.empty(0, 2), RowStep(rule=SGD, lr=1, step=1))
+    part.restore(part.snapshot())
+    assert (len(part), part.ids().tolist(), part.export().rows.shape) == (0, [], (0, 2))
+    with pytest.raises(ValueError, match="the row of id 1 is not in Share"):
+        part.prepare(torch.tensor([1]), train=True)

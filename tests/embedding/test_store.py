@@ -15,6 +15,8 @@ from hybridrec.embedding import LFU, LRU, TTL, Constant, MinCount, Normal, Proba
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.reference_store import ReferenceStore
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
 
 RULES = {
@@ -95,8 +97,8 @@ def contents(store: Store) -> list[object]:
     return [len(store), store.clock, data.ids, data.rows, list(data.state), *data.state.values(), *scores]
 
 
-def agree(native: type[Store], table: Table, todo: list) -> None:
-    ours, theirs = native(table, 3), ReferenceStore(table, 3)
+def agree(native: type[Store], table: Table, todo: list, share: Share = WHOLE) -> None:
+    ours, theirs = native(table, 3, share), ReferenceStore(table, 3, share)
     for kind, ids, seed in todo:
         if kind == "copy":
             ours, theirs = copy.deepcopy(ours), copy.deepcopy(theirs)
@@ -130,6 +132,22 @@ def test_a_hash_store_agrees_with_the_reference_store(options, todo, capacity):
 @given(todo=operations(SMALL))
 def test_a_dense_store_agrees_with_the_reference_store(policy, todo):
     agree(DenseStore, Table("item", 5, rows=7, init=Uniform(0.5), out_of_range=policy), todo)
+
+
+@given(todo=operations(SMALL), index=st.integers(0, 2), column=st.integers(0, 2))
+def test_a_share_of_a_dense_store_agrees_with_the_reference_store(todo, index, column):
+    """Most operations name ids of other shares, and are refused alike."""
+    agree(DenseStore, Table("item", 5, rows=7, out_of_range="zero"), todo, Share(index, 3, column, 3))
+    owned = [(kind, ids[ids % 3 == index], seed) for kind, ids, seed in todo]
+    agree(DenseStore, Table("item", 5, rows=7, dtype=torch.bfloat16), owned, Share(index, 3, column, 3))
+
+
+@given(todo=operations(IDS), index=st.integers(0, 1), column=st.integers(0, 2))
+def test_a_share_of_a_hash_store_agrees_with_the_reference_store(todo, index, column):
+    table, share = Table("user", 5, capacity=7, eviction=LFU()), Share(index, 2, column)
+    agree(HashStore, table, todo, share)
+    owned = [(kind, ids[share.owns(table, ids)], seed) for kind, ids, seed in todo]
+    agree(HashStore, table, owned, share)
 
 
 @pytest.mark.parametrize("policy", ["error", "hash", "zero"])

@@ -1,0 +1,392 @@
+"""ShardedLookup: the lookup of features whose tables lie on several ranks.
+
+Forward: distinct ids go to the ranks that hold their rows, and bags to those that pool them (`request.py`); each rank looks
+up what it was asked for (`answer.py`); vectors come back, and one native call pools them into the output. Backward: one
+native call sums gradients by the vectors that had come; they go back the same way, and wait for the step of their rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+from torch.autograd.function import once_differentiable
+
+from hybridrec import _native
+from hybridrec.embedding.out_of_range import out_of_range_error
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
+from hybridrec.parallel.answer import Answer, Holdings
+from hybridrec.parallel.request import Ids, OutOfRange, Request
+from hybridrec.parallel.routes import Routes
+from hybridrec.types import IdBlock
+
+if TYPE_CHECKING:
+    from hybridrec.parallel.sharded_group import ShardedGroup
+
+STOPPED = -1  # in place of a size: the rank cannot go on
+SIZES = 4  # numbers that a rank tells each other one: words of ids, rows of the batch, its weight, whether ids have some
+WIRE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class Way:
+    """The routes of a lookup, with what is made of them once."""
+
+    def __init__(self, routes: Routes, group: ShardedGroup) -> None:
+        self.routes, self.holdings = routes, Holdings(routes, group)
+        self.views = [_native.ViewTable(width) for width in routes.widths]
+        place = {width: i for i, width in enumerate(routes.widths)}
+        specs = [(place[part.piece.width], *_pooling(routes, part)) for part in routes.parts]
+        self.pool = _native.TableSet(self.views, specs)
+        self.sums = _native.RowUpdate(self.views)
+        self.sequences = [p for p, part in enumerate(routes.parts) if specs[p][1] == "none"]
+        self.maxima = [p for p, part in enumerate(routes.parts) if specs[p][1] == "max"]
+        self._layouts: dict[tuple[tuple[int, int], ...], Any] = {}
+
+    def layout(self, ids: Ids) -> Any:
+        """How the parts lie in the positions of such a block."""
+        kinds = tuple(
+            (1, -1) if part.kind == "bags" else (ids.hot(part.feature), ids.line(part.feature))
+            for part in self.routes.parts
+        )
+        if kinds not in self._layouts:
+            hotness, lines = ([kind[i] for kind in kinds] for i in range(2))
+            self._layouts[kinds] = _native.BlockLayout(list(range(len(kinds))), hotness, lines)
+        return self._layouts[kinds]
+
+
+def _pooling(routes: Routes, part: Any) -> tuple[str, int]:
+    feature = routes.features[part.feature]
+    return ("sum", 1) if part.kind == "bags" else (feature.combiner, feature.group)
+
+
+class Flight:
+    """One block on its way: the request, and the answers to what others have asked meanwhile."""
+
+    def __init__(self, way: Way, ids: Ids, request: Request, answers: list[Answer], share: float) -> None:
+        self.way, self.ids, self.request, self.answers, self.share = way, ids, request, answers, share
+
+
+class ShardedLookup:
+    """Looks up features of a sharded group: a block to the pooled features side by side, and the sequences.
+
+    Every rank calls it, with its own block.
+    """
+
+    def __init__(self, group: ShardedGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
+        self.group, self.features, self.remedy = group, features, remedy
+        self.dims = [group.stores[feature.table].table.dim for feature in features]
+        self.anchor = torch.zeros((), requires_grad=any(f.table in group.handles for f in features))
+        self._arena = _native.Arena.create()
+        self._ways: dict[bool, Way] = {}
+        self._picks: dict[tuple[str, ...], tuple[int, ...]] = {}
+
+    def way(self, pooling: bool) -> Way:
+        """The routes with or without holders that pool."""
+        if pooling not in self._ways:
+            group = self.group
+            tables = {name: store.table for name, store in group.stores.items()}
+            routes = Routes(self.features, group.pieces, tables, group.ranks.rank, group.ranks.world, pooling)
+            self._ways[pooling] = Way(routes, group)
+        return self._ways[pooling]
+
+    def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        flight = self.group.ahead.taken(self, block)
+        return self._run(self.fly(self.ids_of(block)) if flight is None else flight, block.weights, train)
+
+    def one(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The same for the only feature; hotness is -1 where there are offsets."""
+        ids = Ids(values, offsets.view(1, -1), weights, (0, len(values)), (hotness,), (0,), batch_size)
+        return self._run(self.fly(ids), weights, train)
+
+    def ids_of(self, block: IdBlock) -> Ids:
+        """The block as requests read it."""
+        if block.names not in self._picks:
+            self._picks[block.names] = tuple(block.names.index(feature.name) for feature in self.features)
+        hotness = tuple(-1 if hot is None else hot for hot in block.hotness)
+        weights = None if block.weights is None else block.weights.contiguous()
+        pick = self._picks[block.names]
+        return Ids(block.values, block.offsets, weights, tuple(block.starts), hotness, pick, block.batch_size)
+
+    # -- ids --------------------------------------------------------------------------------------------------
+
+    @_disable_dynamo
+    def fly(self, ids: Ids) -> Flight:
+        """Tell all ranks which ids are wanted of them, and hear theirs."""
+        exchange = self.group.exchange
+        way = self.way(ids.weights is None or not ids.weights.requires_grad)
+        _native.set_threads(torch.get_num_threads())
+        try:
+            request = Request(way.routes, ids)
+        except OutOfRange as wrong:
+            exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
+            table = self.group.stores[wrong.feature.table].table
+            raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
+        weight = self.group.weighing.weight_of(ids.batch)
+        told = exchange.sizes(_sizes(request.words, ids.batch, weight, ids.weights is not None))
+        self._check(told)
+        words, batches, weights, weighted = told.unbind(1)
+        arriving = exchange.ids(request.pack(), request.words, words.tolist())
+        share = self.group.weighing.share(weight, weights.view(torch.float64).tolist())
+        messages = arriving.wait().split(words.tolist())
+        answers = [
+            Answer(way.holdings, source, message, batch, bool(has))
+            for source, (message, batch, has) in enumerate(
+                zip(messages, batches.tolist(), weighted.tolist(), strict=True)
+            )
+        ]
+        return Flight(way, ids, request, answers, share)
+
+    def _check(self, told: Tensor) -> None:
+        stopped = [rank for rank, line in enumerate(told.tolist()) if line[0] == STOPPED]
+        if stopped:
+            raise RuntimeError(
+                f"rank {stopped[0]} has an id that its table has no row for, and has stopped; its error names it"
+            )
+
+    # -- vectors ----------------------------------------------------------------------------------------------
+
+    def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
+        anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
+        flat, *parts = _Lookup.apply(anchor, weights, self, flight, mode)
+        return flat, self._sequences(flight.way, parts)
+
+    def _sequences(self, way: Way, parts: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor per feature that is not pooled; its columns may come from several pieces."""
+        found: dict[int, list[Tensor]] = {}
+        for place, part in zip(way.sequences, parts, strict=True):
+            found.setdefault(way.routes.parts[place].feature, []).append(part)
+        return [pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1) for pieces in found.values()]
+
+    def answered(self, flight: Flight, mode: int) -> Tensor:
+        """What all ranks answer, float32: look up for all, send, and receive."""
+        group, answers, request = self.group, flight.answers, flight.request
+        sizes = [answer.floats for answer in answers]
+        vectors = self.recycled(torch.float32, sum(sizes))
+        for source, (answer, part) in enumerate(zip(answers, vectors.split(sizes), strict=True)):
+            fault = answer.look_up(part, mode != EVAL)
+            if fault is not None:
+                raise _explained(group, source, fault)
+        if flight.way.holdings.growing and mode != EVAL:
+            group.looked_up(flight.way.holdings.growing, mode == TRAIN)
+        return self._travel(vectors, sizes, request.floats, group.wire.forward)
+
+    def _travel(self, vectors: Tensor, to: list[int], of: list[int], wire: str) -> Tensor:
+        return received(self.group.exchange.vectors(on_wire(vectors, wire), to, of).wait(), wire)
+
+    def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
+        if prod(shape) == 0:
+            return torch.empty(shape, dtype=dtype)
+        memory = self._arena.take(4 * prod(shape)).view(np.float32 if dtype == torch.float32 else np.int32)
+        return torch.from_numpy(memory.reshape(shape))
+
+    def by_width(self, flight: Flight, vectors: Tensor) -> list[Tensor]:
+        """Vectors as they came, as one run for each width: a copy, unless there is one width only."""
+        routes, request = flight.way.routes, flight.request
+        if len(routes.widths) == 1:
+            return [vectors]
+        runs: list[list[Tensor]] = [[] for _ in routes.widths]
+        at = 0
+        for rows in request.segments.reshape(-1, len(routes.widths)).tolist():
+            for place, (count, width) in enumerate(zip(rows, routes.widths, strict=True)):
+                if count:
+                    runs[place].append(vectors[at : at + count * width])
+                at += count * width
+        return [torch.cat(run) if run else vectors[:0] for run in runs]
+
+    # -- gradients --------------------------------------------------------------------------------------------
+
+    def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str]) -> None:
+        """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
+        group, request = self.group, flight.request
+        message, to = self._message(flight, sums)
+        of = [answer.gradient_floats for answer in flight.answers]
+        wire = group.wire.gradient
+        arriving = group.exchange.vectors(on_wire(message, wire), to, of, "gradients")
+
+        def land() -> None:
+            parts = received(arriving.wait(), wire).split(of)
+            for answer, part in zip(flight.answers, parts, strict=True):
+                answer.queue(part, tables)
+
+        del request
+        group.expect(land)
+
+    def _message(self, flight: Flight, sums: list[Tensor]) -> tuple[Tensor, list[int]]:
+        routes, request, world = flight.way.routes, flight.request, flight.way.routes.world
+        if len(routes.widths) == 1 and not len(routes.copied):
+            return sums[0], request.floats
+        copies = self._pieces(flight, sums, routes.rank, [2])
+        parts, to = [], []
+        for rank in range(world):
+            mine = [*self._pieces(flight, sums, rank, [0, 1]), *copies]
+            parts += mine
+            to.append(sum(map(len, mine)))
+        return (torch.cat(parts) if parts else torch.empty(0)), to
+
+    def _pieces(self, flight: Flight, sums: list[Tensor], rank: int, kinds: list[int]) -> list[Tensor]:
+        """The gradients of what came from a rank, in the order in which it came."""
+        request, found = flight.request, []
+        for kind in kinds:
+            for place, width in enumerate(flight.way.routes.widths):
+                first, rows = int(request.firsts[rank, kind, place]), int(request.segments[rank, kind, place])
+                if rows:
+                    found.append(sums[place][first * width : (first + rows) * width])
+        return found
+
+
+class _Lookup(torch.autograd.Function):
+    """From the vectors that ranks answer with to the output; its only inputs with a gradient are anchor and weights."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: ShardedLookup, flight: Flight, mode: int) -> Any:
+        way, request, ids = flight.way, flight.request, flight.ids
+        runs = lookup.by_width(flight, lookup.answered(flight, mode))
+        for view, run, width in zip(way.views, runs, way.routes.widths, strict=True):
+            view.show(run.data_ptr(), len(run) // width)
+        flat = lookup.recycled(torch.float32, ids.batch, way.pool.width)
+        sizes = [(request.starts[p + 1] - request.starts[p]) // way.routes.features[way.routes.parts[p].feature].group
+                 for p in way.sequences]  # fmt: skip
+        widths = [way.routes.parts[p].piece.width for p in way.sequences]
+        sequences = [lookup.recycled(torch.float32, *shape) for shape in zip(sizes, widths, strict=True)]
+        winners = [torch.empty(ids.batch, way.routes.parts[p].piece.width, dtype=torch.int32) for p in way.maxima]
+        slots = lookup.recycled(torch.int32, len(request.positions))
+        spread = _spread(weights, flight)
+        fault = way.pool.lookup(
+            way.layout(ids),
+            *(request.positions.data_ptr(), request.starts, ids.offsets.data_ptr(), _address(spread), ids.batch, False),
+            *(slots.data_ptr(), flat.data_ptr(), flat.stride(0), _all(sequences), _all(winners), 0),
+        )
+        if fault is not None:
+            raise ValueError(_offsets_fault(lookup, way, fault))
+        ctx.set_materialize_grads(False)
+        ctx.lookup, ctx.flight, ctx.winners, ctx.spread, ctx.slots = lookup, flight, winners, spread, slots
+        ctx.weighted = weights is not None and weights.requires_grad
+        if ctx.weighted:
+            ctx.runs, ctx.flat = runs, flat.detach()
+        return flat, *sequences
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        lookup, flight = ctx.lookup, ctx.flight
+        way, request, ids = flight.way, flight.request, flight.ids
+        flat, *sequences = [_readable(grad) for grad in grads]
+        sequences = [None if grad is None else grad.contiguous() for grad in sequences]
+        layout = way.layout(ids)
+        place = (request.positions.data_ptr(), request.starts, ids.offsets.data_ptr(), _address(ctx.spread), ids.batch)
+        stride = 0 if flat is None else flat.stride(0)
+        of_weights = None
+        if ctx.weighted:
+            for view, run, width in zip(way.views, ctx.runs, way.routes.widths, strict=True):
+                view.show(run.data_ptr(), len(run) // width)
+            of_weights = torch.zeros(len(request.positions))
+            way.pool.weight_gradient(
+                layout, *place, ctx.slots.data_ptr(), ctx.flat.data_ptr(), ctx.flat.stride(0), _all(ctx.winners),
+                *(_address(flat), stride, _all(sequences), of_weights.data_ptr()),
+            )  # fmt: skip
+            of_weights = _gathered(of_weights, flight)
+        if not ctx.needs_input_grad[0]:
+            return None, of_weights, None, None, None
+        shapes = zip(request.class_rows.tolist(), way.routes.widths, strict=True)
+        sums = [lookup.recycled(torch.float32, rows * width) for rows, width in shapes]
+        tables = _fed(lookup, way, flat, sequences)
+        if flat is None or None in sequences or len(tables) < len({f.table for f in lookup.features}):
+            for part in sums:
+                part.zero_()
+        for view, part, width in zip(way.views, sums, way.routes.widths, strict=True):
+            view.show(part.data_ptr(), len(part) // width)
+        pending = _native.Pending(
+            *(way.pool, layout, *place, ctx.slots.data_ptr(), _address(flat), stride, _all(sequences)),
+            *(_all(ctx.winners), [0] * len(way.views)),
+        )
+        step = _native.RowStep("sum", [flight.share] + [0.0] * 11, 0)
+        way.sums.apply([pending], [step] * len(way.views))
+        lookup.send_gradients(flight, sums, tables)
+        return torch.zeros(()), of_weights, None, None, None
+
+
+def _fed(lookup: ShardedLookup, way: Way, flat: Tensor | None, sequences: Sequence[Tensor | None]) -> set[str]:
+    """The tables that a gradient has come for."""
+    pooled = {f.table for f in lookup.features if f.combiner != "none"} if flat is not None else set()
+    parts = [way.routes.parts[place] for place in way.sequences]
+    found = zip(parts, sequences, strict=True)
+    return pooled | {part.piece.table for part, grad in found if grad is not None}
+
+
+def _spread(weights: Tensor | None, flight: Flight) -> Tensor | None:
+    """The weight of each position; bags that were pooled elsewhere have 1."""
+    if weights is None:
+        return None
+    routes, request, values = flight.way.routes, flight.request, weights.detach()
+    parts = [
+        torch.ones(flight.ids.batch) if part.kind == "bags" else values[slice(*flight.ids.span(part.feature))]
+        for part in routes.parts
+    ]
+    assert sum(map(len, parts)) == len(request.positions)
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def _gathered(of_positions: Tensor, flight: Flight) -> Tensor:
+    """Gradients of the weights of positions, added up where several pieces have one feature."""
+    made = torch.zeros(len(flight.ids.values))
+    for part, start in zip(flight.way.routes.parts, flight.request.starts, strict=False):
+        first, last = flight.ids.span(part.feature)
+        made[first:last] += of_positions[start : start + last - first]
+    return made
+
+
+def _sizes(words: list[int], batch: int, weight: float, weighted: bool) -> Tensor:
+    bits = struct.unpack("<q", struct.pack("<d", weight))[0]
+    return torch.tensor([[size, batch, bits, int(weighted)] for size in words], dtype=torch.int64)
+
+
+def on_wire(vectors: Tensor, wire: str) -> Tensor:
+    """The numbers as they travel: bfloat16 goes as 16 bits that Gloo knows."""
+    made = vectors.to(WIRE[wire])
+    return made.view(torch.float16) if wire == "bfloat16" else made
+
+
+def received(vectors: Tensor, wire: str) -> Tensor:
+    """The numbers that have travelled, as float32."""
+    return (vectors.view(torch.bfloat16) if wire == "bfloat16" else vectors).float()
+
+
+def _explained(group: ShardedGroup, source: int, fault: tuple[str, int, int, int, str]) -> Exception:
+    from hybridrec.embedding.hash_store import full_error
+
+    what, number, _, _, message = fault
+    if what == "capacity":
+        return full_error(group.stores[group.names[number]].table, message)
+    return AssertionError(f"ids of rank {source} were not checked: {fault}")
+
+
+def _offsets_fault(lookup: ShardedLookup, way: Way, fault: tuple[str, int, int, int, str]) -> str:
+    _, number, position, value, _ = fault
+    name = lookup.features[way.routes.parts[number].feature].name
+    return f"offsets of feature {name!r} must not decrease and must end with its ids, but row {position} starts at {value}"
+
+
+def _readable(grad: Tensor | None) -> Tensor | None:
+    if grad is None:
+        return None
+    grad = grad.float()
+    return grad if grad.stride(-1) == 1 else grad.contiguous()
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _all(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [_address(tensor) for tensor in tensors]
