@@ -60,9 +60,9 @@ class Loop:
     rows: Any
 
     @classmethod
-    def of(cls, model: nn.Module) -> Loop:
+    def of(cls, model: nn.Module, rows: Any = hr.optim.RowWiseAdagrad) -> Loop:
         dense = torch.optim.Adagrad(model.parameters(), lr=LR, initial_accumulator_value=SQUARES)
-        return cls(model, dense, hr.optim.RowWiseAdagrad(model, lr=LR, eps=EPS))
+        return cls(model, dense, rows(model, lr=LR, eps=EPS))
 
     def step(self, batch: Batch) -> Tensor:
         """One update; the loss before it."""

@@ -1,4 +1,4 @@
-"""The picture of `parallel.py`: samples/s of one rank and of two beside TorchRec, and the other figures beside their goals.
+"""The picture of `parallel.py`: samples/s of one rank and of two beside TorchRec, and what is exchanged.
 
 python benchmarks/parallel_plot.py benchmarks/results/parallel-DATE.json docs/images/parallel.svg
 """
@@ -43,7 +43,7 @@ def rates(axes: Axes, answer: dict[str, Any]) -> None:
         axes.annotate(f"{rate:,.0f}{ratio}", (rate, y), **place)
     axes.set_yticks(range(len(shown)), list(shown.values()))
     axes.invert_yaxis()
-    axes.set_xlim(0, max(samples.values(), default=1) * 1.45)
+    axes.set_xlim(0, max(samples.values(), default=1) * 1.6)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e3:g} k")
     axes.set_title("DLRM, a thread each: samples/s")
 

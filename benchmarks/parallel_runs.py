@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -67,7 +67,7 @@ def answer_of(command: list[str], task: Task, limit: float = LIMIT_S) -> dict[st
     return json.loads(said[-1][1:])
 
 
-def wait_for(ranks: list[subprocess.Popen[str]], errors: list[IO[str]], limit: float) -> None:
+def wait_for(ranks: list[subprocess.Popen[str]], errors: Sequence[IO[str]], limit: float) -> None:
     """Until all ranks have ended; where one fails or time is up, the others are ended too."""
     end = time.monotonic() + limit
     try:

@@ -1,4 +1,4 @@
-"""The measured loop of `parallel.py`, the same for ours and the peer: stretches of steps that all ranks begin together."""
+"""The measured loop of `parallel.py`, for ours and the peer: stretches of steps that all ranks begin together."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import torchrec  # noqa: E402
 from parallel_step import mean_losses, timed  # noqa: E402
 from parallel_workload import BOTTOM, EPS, LR, NUMBERS, SQUARES, TOP, Rows, Task, load, say, weights_file  # noqa: E402
 from torch import Tensor, distributed, nn  # noqa: E402
-from torch.distributed.optim import _apply_optimizer_in_backward  # noqa: E402
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward  # noqa: E402
 from torch.nn.functional import binary_cross_entropy_with_logits  # noqa: E402
 from torchrec.distributed import DistributedModelParallel, TrainPipelineSparseDist  # noqa: E402
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder  # noqa: E402
