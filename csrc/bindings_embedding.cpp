@@ -388,7 +388,7 @@ void bind_router(nb::module_& m) {
       }, "values"_a, "asked"_a);
 
   nb::class_<Routed>(m, "Routed")
-      .def_prop_ro("counts", [](const Routed& self) { return owned<Numbers>(self.counts()); })
+      .def("counts", [](const Routed& self) { return owned<Numbers>(self.counts()); })
       .def_prop_ro("fault", [](const Routed& self) -> std::optional<std::tuple<int, int64_t, int64_t>> {
         if (!self.failed()) return std::nullopt;
         return std::make_tuple(self.fault().feature, self.fault().position, self.fault().value);

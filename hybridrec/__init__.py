@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hybridrec.embedding import IntegerLookup as IntegerLookup
     from hybridrec.embedding import Table as Table
     from hybridrec.embedding import fuse as fuse
+    from hybridrec.parallel.ranks import init as init
+    from hybridrec.parallel.shard import shard as shard
     from hybridrec.train import Trainer as Trainer
     from hybridrec.train.load import load as load
     from hybridrec.types import Batch as Batch
@@ -48,6 +50,8 @@ __all__ = [
     "Trainer",
     "load",
     "parallel",
+    "init",
+    "shard",
     "serve",
 ]
 
@@ -62,6 +66,8 @@ _HOME = {
     "fuse": "hybridrec.embedding",
     "IntegerLookup": "hybridrec.embedding",
     "Trainer": "hybridrec.train",
+    "init": "hybridrec.parallel.ranks",
+    "shard": "hybridrec.parallel.shard",
     "load": "hybridrec.train.load",
 }
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from hybridrec.embedding import multi_hash, state
 from hybridrec.embedding.dense_store import DenseStore
@@ -18,6 +18,7 @@ from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.parameters import whole
 from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
 from hybridrec.embedding.unfused import TableWeight, UnfusedLookup
@@ -29,7 +30,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     Rows are neither parameters nor buffers: a row optimizer of `hybridrec.optim` updates them, and `state_dict` carries
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
-    parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not.
+    parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
+    processes train together, rows get their memory on first use, so that `hybridrec.shard` can place them before.
 
     >>> emb = EmbeddingCollection([Table("item", dim=4, rows=100, features=["item", "history"], combiner="mean")])
     >>> out = emb(IdBlock.from_lists({"item": [7, 8], "history": [[1], [2, 3]]}))
@@ -60,6 +62,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self._dims = tuple(self._tables[feature.table].dim for feature in self._features)
         self._sequences = tuple(feature.name for feature in self._features if feature.combiner == "none")
         hashes = {feature.name: self._tables[feature.table].hashes for feature in self._features}
+        self._expanded: dict[int, tuple[IdBlock, IdBlock]] = {}  # of blocks whose ids were sent ahead
         self._hashes = {name: found for name, found in hashes.items() if found is not None}
         self.seed = whole("EmbeddingCollection", "seed", seed, least=0, most=2**64 - 1)
         self.fused = fused
@@ -70,15 +73,34 @@ class EmbeddingCollection(RowOwner, nn.Module):
             memory.refuse_rows(self._tables.values(), self.device, memory.free_bytes(self.device))
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
-        self._stores: dict[str, Store] = {}
-        for name, table in self._tables.items():
-            if fused:
-                self._stores[name] = self._store(table)
-            else:  # past add_module, which refuses names such as "training" or "a.b"
+        if not fused:
+            for name, table in self._tables.items():  # past add_module, which refuses names such as "training" or "a.b"
                 self._modules[name] = TableWeight(table, self.seed)
+        if not (fused and _one_of_many()):
+            self._allocate()
+
+    def _allocate(self) -> None:
+        """Give the rows memory."""
+        self._stores: dict[str, Store] = {}
+        if self.fused:
+            self._stores.update((name, self.make_store(table)) for name, table in self._tables.items())
         self._connect()
 
-    def _store(self, table: Table) -> Store:
+    @property
+    def allocated(self) -> bool:
+        """Whether rows have memory yet."""
+        return "_stores" in self.__dict__
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_ROWS and not self.allocated:
+            self._allocate()
+            return getattr(self, name)
+        return super().__getattr__(name)
+
+    def make_store(self, table: Table, share: Share | None = None) -> Store:
+        """A store for a table of this collection, or for a share of it, with initial rows."""
+        if share is not None:
+            return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
         if self.device.type != "cpu":
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
 
@@ -91,7 +113,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self.group = None
             self._lookup: Any = UnfusedLookup(self._features, self._weights(), self.sparse)
             return
-        trainable = {name for name, table in self._tables.items() if table.trainable}
+        trainable = self.trainable
         if self.device.type != "cpu":
             from hybridrec.embedding.gpu.group import DeviceGroup
 
@@ -100,12 +122,23 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self.group = TableGroup(self._stores, trainable)
         self._lookup = self.group.lookup_fn(self._features)
 
+    def adopt(self, group: Any) -> None:
+        """Use the stores of another group with the same tables, in place of those it has."""
+        self._stores, self.group = dict(group.stores), group
+        self._lookup = group.lookup_fn(self._features)
+
+    @property
+    def trainable(self) -> set[str]:
+        """The names of the tables that take gradients."""
+        return {name for name, table in self._tables.items() if table.trainable}
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: part for name, part in self.__dict__.items() if name not in ("group", "_lookup")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._connect()
+        if self.allocated:
+            self._connect()
 
     # -- lookups ------------------------------------------------------------------------------------------
 
@@ -122,8 +155,19 @@ class EmbeddingCollection(RowOwner, nn.Module):
         if self.device.type != "cpu":
             self._lookup.layout(self._inner(self._block(ids)))
 
+    def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
+        """On several ranks: send the ids of a block ahead of its lookup, which must come."""
+        block = self._block(ids)
+        inner = self._inner(block)
+        if inner is not block:
+            self._expanded[block.values.data_ptr()] = block, inner
+        self.group.ahead.begin(self._lookup, inner, weight)
+
     def _inner(self, block: IdBlock) -> IdBlock:
-        return multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
+        if not self._hashes:
+            return block
+        _, made = self._expanded.pop(block.values.data_ptr(), (None, None))
+        return made or multi_hash.expand(block.select(self._names), self._hashes)
 
     def _block(self, ids: Any) -> IdBlock:
         if isinstance(ids, Mapping):
@@ -152,16 +196,21 @@ class EmbeddingCollection(RowOwner, nn.Module):
         >>> EmbeddingCollection([Table("item", dim=4, rows=100)]).lookup("item", [3, 5]).shape
         torch.Size([2, 4])
         """
-        table, home, keys = self._table(name), self._homes()[name], torch.as_tensor(ids)
+        table, read, keys = self._table(name), self._reader(name), torch.as_tensor(ids)
         if keys.numel() and (keys.is_floating_point() or keys.is_complex()):
             raise TypeError(f"ids must be whole numbers, got {keys.dtype}")
         flat = keys.reshape(-1).to(torch.int64)
         if table.hashes is None:
-            rows = home.lookup(flat)
+            rows = read(flat)
         else:
-            spread = home.lookup(multi_hash.rows_of(flat, table.hashes).flatten())
+            spread = read(multi_hash.rows_of(flat, table.hashes).flatten())
             rows = spread.float().unflatten(0, (len(flat), table.group)).sum(1).to(spread.dtype)
         return rows.view(*keys.shape, table.dim)
+
+    def _reader(self, name: str) -> Callable[[Tensor], Tensor]:
+        """What gives rows for ids: the store, or on several ranks all of them together."""
+        together = getattr(self.group, "reader", None) if self.fused else None
+        return self._homes()[name].lookup if together is None else together(name)
 
     # -- what it is ---------------------------------------------------------------------------------------
 
@@ -218,6 +267,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for store in self._stores.values():  # parameters save themselves
+            state.refuse_share(store)
             state.save(store, prefix, destination)
 
     def _load_from_state_dict(
@@ -233,10 +283,19 @@ class EmbeddingCollection(RowOwner, nn.Module):
         strange: list[str] = []
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, strange, error_msgs)
         homes = self._homes()
+        for home in homes.values():
+            state.refuse_share(home)
         mine = {f"{prefix}{name}.{key}" for name, home in homes.items() for key in state.keys(home.table)}
         unexpected_keys.extend(key for key in strange if key not in mine)
         self.load_report, missing = state.load_all(homes, state_dict, prefix)
         missing_keys.extend(missing)
+
+
+_OF_ROWS = ("_stores", "group", "_lookup")  # attributes that are there once rows have memory
+
+
+def _one_of_many() -> bool:
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _by_name(tables: Sequence[Table]) -> dict[str, Table]:

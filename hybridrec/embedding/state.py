@@ -66,6 +66,15 @@ def _tables(count: int) -> str:
     return f"{count} table{'s' * (count != 1)}"
 
 
+def refuse_share(home: Home) -> None:
+    """Raise for rows that are a part of a table: a `state_dict` has tables as a whole."""
+    if isinstance(home, Store) and not home.share.whole:
+        raise RuntimeError(
+            f"table {home.table.name!r} lies on several ranks, and no rank has all of it for a state_dict; save and "
+            "load with hybridrec.train.checkpoint.Checkpoints, which a Trainer does by itself"
+        )
+
+
 def keys(table: Table) -> tuple[str, ...]:
     """The keys of a table, each after "{table}."."""
     if not table.dynamic:

@@ -128,7 +128,14 @@ class Answer:
     def _bags(self, to: int, train: bool) -> Any:
         return self.of.bag_set.lookup(
             self.of.layout(self.hotness),
-            *(self._at(self._bag_ids), self._bag_starts, self._at(self._offsets), self._weights_at(), self.batch, train),
+            *(
+                self._at(self._bag_ids),
+                self._bag_starts,
+                self._at(self._offsets),
+                self._weights_at(),
+                self.batch,
+                train,
+            ),
             *(self.bag_slots.data_ptr(), to, -1, [], [part.data_ptr() for part in self.winners], self._removed()),
         )
 
@@ -145,7 +152,9 @@ class Answer:
         of, at = self.of, gradients.data_ptr()
         removals = self.removals.tolist() if of.dynamic else [0] * len(of.group.natives)
         works = [
-            self._pending(of.row_set, self._row_ids, self._row_starts, self._without_padding(), at, of.row_widths, removals)
+            self._pending(
+                of.row_set, self._row_ids, self._row_starts, self._without_padding(), at, of.row_widths, removals
+            )
         ]
         at += 4 * self.row_floats
         if of.bags:
@@ -161,7 +170,14 @@ class Answer:
             of.group.queue(work, held, tables)
 
     def _pending(
-        self, tables: Any, first: int, starts: list[int], slots: Tensor, at: int, widths: np.ndarray, removals: list[int]
+        self,
+        tables: Any,
+        first: int,
+        starts: list[int],
+        slots: Tensor,
+        at: int,
+        widths: np.ndarray,
+        removals: list[int],
     ) -> Any:
         units = len(starts) - 1
         return _native.Pending(

@@ -1,7 +1,7 @@
 """Request: what a rank asks of all ranks for one block of ids, and where the vectors will be when they come.
 
-A message of ids is one run of int64: a header (how many ids of each unit; hotness and ids of each bag unit), the offsets of
-ragged bags, their ids and weights, then distinct ids of units of rows, then those of copied tables.
+A message of ids is one run of int64: a header (how many ids of each unit; hotness and ids of each bag unit), the
+offsets of ragged bags, their ids and weights, then distinct ids of units of rows, then those of copied tables.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Request:
         if self._routed.fault is not None:
             number, position, value = self._routed.fault
             raise OutOfRange(routes.features[routes.asked[number][1]], position, value)
-        counts = self._routed.counts.reshape(-1, routes.world)
+        counts = self._routed.counts().reshape(-1, routes.world)
         self.row_counts = counts[: len(routes.rows)]  # [units, world] ids
         self.copied_counts = counts[len(routes.rows) :, routes.rank]  # [units]
         self.bag_counts = np.array(
@@ -74,7 +74,7 @@ class Request:
         for number, rows in self.routes.checked:
             start, stop = self.ids.span(number)
             mine = self.ids.values[start:stop]
-            if stop > start and not (0 <= int(mine.min()) and int(mine.max()) < rows):
+            if stop > start and (int(mine.min()) < 0 or int(mine.max()) >= rows):
                 position = int(((mine < 0) | (mine >= rows)).nonzero()[0, 0])
                 raise OutOfRange(self.routes.features[number], position, int(mine[position]))
 
@@ -165,7 +165,9 @@ class Request:
         self.starts = [0, *np.cumsum(sizes).tolist()]
         self.positions = torch.empty(self.starts[-1], dtype=torch.int64)
         bases = np.concatenate([self._row_bases(), self._copied_bases()])
-        where = {(part.kind, part.unit, part.feature): start for part, start in zip(routes.parts, self.starts, strict=False)}
+        where = {
+            (part.kind, part.unit, part.feature): start for part, start in zip(routes.parts, self.starts, strict=False)
+        }
         first, rows = self.positions.data_ptr(), len(routes.rows)
         to = [
             first + 8 * where["rows" if target < rows else "copied", target if target < rows else target - rows, number]

@@ -1,8 +1,8 @@
 """Routes: how the features of a lookup travel between ranks. Made once per lookup; nothing in it changes with batches.
 
 A unit is what travels together: the distinct ids of a piece of a table, however many features ask for it ("rows", or
-"copied" where every rank has them), or the bags of one feature for the holder of a piece ("bags"). Units are in the order
-of their width, so that vectors of one width lie side by side in a message.
+"copied" where every rank has them), or the bags of one feature for the holder of a piece ("bags"). Units are in the
+order of their width, so that vectors of one width lie side by side in a message.
 """
 
 from __future__ import annotations

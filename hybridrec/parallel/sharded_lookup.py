@@ -1,8 +1,9 @@
 """ShardedLookup: the lookup of features whose tables lie on several ranks.
 
-Forward: distinct ids go to the ranks that hold their rows, and bags to those that pool them (`request.py`); each rank looks
-up what it was asked for (`answer.py`); vectors come back, and one native call pools them into the output. Backward: one
-native call sums gradients by the vectors that had come; they go back the same way, and wait for the step of their rows.
+Forward: distinct ids go to the ranks that hold their rows, and bags to those that pool them (`request.py`); each rank
+looks up what it was asked for (`answer.py`); vectors come back, and one native call pools them into the output.
+Backward: one native call sums gradients by the vectors that had come; they go back the same way, and wait for the step
+of their rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from hybridrec import _native
@@ -25,13 +25,16 @@ from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
 from hybridrec.parallel.answer import Answer, Holdings
 from hybridrec.parallel.request import Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.weighing import share_of
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
     from hybridrec.parallel.sharded_group import ShardedGroup
 
 STOPPED = -1  # in place of a size: the rank cannot go on
-SIZES = 4  # numbers that a rank tells each other one: words of ids, rows of the batch, its weight, whether ids have some
+SIZES = (
+    4  # numbers that a rank tells each other one: words of ids, rows of the batch, its weight, whether ids have some
+)
 WIRE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -118,9 +121,8 @@ class ShardedLookup:
 
     # -- ids --------------------------------------------------------------------------------------------------
 
-    @_disable_dynamo
-    def fly(self, ids: Ids) -> Flight:
-        """Tell all ranks which ids are wanted of them, and hear theirs."""
+    def fly(self, ids: Ids, weight: float | None = None) -> Flight:
+        """Tell all ranks which ids are wanted of them, and hear theirs; `weight` is what the batch counts for."""
         exchange = self.group.exchange
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
         _native.set_threads(torch.get_num_threads())
@@ -130,12 +132,12 @@ class ShardedLookup:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
             table = self.group.stores[wrong.feature.table].table
             raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
-        weight = self.group.weighing.weight_of(ids.batch)
+        weight = self.group.weighing.weight_of(ids.batch) if weight is None else weight
         told = exchange.sizes(_sizes(request.words, ids.batch, weight, ids.weights is not None))
         self._check(told)
         words, batches, weights, weighted = told.unbind(1)
         arriving = exchange.ids(request.pack(), request.words, words.tolist())
-        share = self.group.weighing.share(weight, weights.view(torch.float64).tolist())
+        share = share_of(weight, weights.contiguous().view(torch.float64).tolist())
         messages = arriving.wait().split(words.tolist())
         answers = [
             Answer(way.holdings, source, message, batch, bool(has))
@@ -156,6 +158,7 @@ class ShardedLookup:
 
     def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
+        self.group.weighing.last = flight.share
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
         flat, *parts = _Lookup.apply(anchor, weights, self, flight, mode)
         return flat, self._sequences(flight.way, parts)
@@ -208,7 +211,7 @@ class ShardedLookup:
 
     def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str]) -> None:
         """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
-        group, request = self.group, flight.request
+        group = self.group
         message, to = self._message(flight, sums)
         of = [answer.gradient_floats for answer in flight.answers]
         wire = group.wire.gradient
@@ -219,7 +222,6 @@ class ShardedLookup:
             for answer, part in zip(flight.answers, parts, strict=True):
                 answer.queue(part, tables)
 
-        del request
         group.expect(land)
 
     def _message(self, flight: Flight, sums: list[Tensor]) -> tuple[Tensor, list[int]]:
@@ -249,7 +251,9 @@ class _Lookup(torch.autograd.Function):
     """From the vectors that ranks answer with to the output; its only inputs with a gradient are anchor and weights."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: ShardedLookup, flight: Flight, mode: int) -> Any:
+    def forward(
+        ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: ShardedLookup, flight: Flight, mode: int
+    ) -> Any:
         way, request, ids = flight.way, flight.request, flight.ids
         runs = lookup.by_width(flight, lookup.answered(flight, mode))
         for view, run, width in zip(way.views, runs, way.routes.widths, strict=True):
@@ -374,7 +378,9 @@ def _explained(group: ShardedGroup, source: int, fault: tuple[str, int, int, int
 def _offsets_fault(lookup: ShardedLookup, way: Way, fault: tuple[str, int, int, int, str]) -> str:
     _, number, position, value, _ = fault
     name = lookup.features[way.routes.parts[number].feature].name
-    return f"offsets of feature {name!r} must not decrease and must end with its ids, but row {position} starts at {value}"
+    return (
+        f"offsets of feature {name!r} must not decrease and must end with its ids, but row {position} starts at {value}"
+    )
 
 
 def _readable(grad: Tensor | None) -> Tensor | None:

@@ -1,0 +1,169 @@
+"""Homes of rows inside a model: collections, and modules that were fused. Each gives its tables to several ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+
+from hybridrec.embedding.collection import EmbeddingCollection
+from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.fused_modules import FusedModule
+from hybridrec.embedding.group import TableGroup
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import Store
+from hybridrec.embedding.table import Table
+from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.ranks import Ranks
+from hybridrec.parallel.schemes import Piece, scheme_of
+
+CHUNK = 65_536  # rows that rank 0 tells the others at a time
+
+Stores = Mapping[str, Any]
+Pieces = Mapping[str, tuple[Piece, ...]]
+MakeGroup = Callable[[Stores, set[str], Pieces], TableGroup]
+
+
+class Home(Protocol):
+    """Tables that are looked up by one group."""
+
+    path: str
+    names: dict[str, str]  # of tables as a plan has them, to those of the group
+
+    def table(self, name: str) -> Table:
+        """The table of this name in the group."""
+        ...
+
+    def has_rows(self) -> bool:
+        """Whether rows have values of their own, beside initial ones."""
+        ...
+
+    def old(self, name: str) -> Store:
+        """The rows as they are before."""
+        ...
+
+    def make(self, name: str, share: Share) -> Store:
+        """A store for a share."""
+        ...
+
+    def adopt(self, group: TableGroup) -> None:
+        """Look up in another group from now on."""
+        ...
+
+
+class CollectionHome:
+    """The tables of a collection."""
+
+    def __init__(self, path: str, collection: EmbeddingCollection) -> None:
+        self.path, self._collection = path, collection
+        self.names = {name: name for name in collection.tables}
+
+    def table(self, name: str) -> Table:
+        return self._collection.tables[name]
+
+    def has_rows(self) -> bool:
+        return self._collection.allocated
+
+    def old(self, name: str) -> Store:
+        return self._collection[name]
+
+    def make(self, name: str, share: Share) -> Store:
+        return self._collection.make_store(self._collection.tables[name], share)
+
+    def adopt(self, group: TableGroup) -> None:
+        self._collection.adopt(group)
+
+
+class FusedHome:
+    """The tables of modules that were fused together."""
+
+    def __init__(self, path: str, group: TableGroup, modules: list[FusedModule]) -> None:
+        self.path, self._group, self._modules = path, group, modules
+        self.names = {name: name for name in group.stores}
+
+    def table(self, name: str) -> Table:
+        return self._group.stores[name].table
+
+    def has_rows(self) -> bool:
+        return True
+
+    def old(self, name: str) -> Store:
+        return self._group.stores[name]
+
+    def make(self, name: str, share: Share) -> Store:
+        old = self._group.stores[name]
+        return DenseStore(old.table, old.seed, share)
+
+    def adopt(self, group: TableGroup) -> None:
+        for module in self._modules:
+            name = module._store.table.name
+            module.group, module._store = group, group.stores[name]  # pyright: ignore[reportAttributeAccessIssue]
+            module._lookup = group.lookup_fn(module._lookup.features, module._lookup.remedy)
+
+
+def homes_in(model: nn.Module) -> list[Home]:
+    """All homes of rows in a model; tables of the same name have the path of their module before it."""
+    homes = list(_homes(model))
+    count = Counter(name for home in homes for name in home.names)
+    for home in homes:
+        twice = {name for name in home.names if count[name] > 1 and home.path}
+        home.names = {f"{home.path}.{name}" if name in twice else name: name for name in home.names}
+    return homes
+
+
+def _homes(model: nn.Module) -> Iterator[Home]:
+    fused: dict[int, FusedHome] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, EmbeddingCollection):
+            if not module.fused:
+                raise ValueError(
+                    f"collection {path or type(model).__name__!r} has fused=False: its tables are parameters, which "
+                    "every rank holds whole; make it with fused=True, or train it with torch's own DDP"
+                )
+            yield CollectionHome(path, module)
+        elif isinstance(module, FusedModule):
+            if id(module.group) not in fused:
+                fused[id(module.group)] = FusedHome("", module.group, [])
+                yield fused[id(module.group)]
+            fused[id(module.group)]._modules.append(module)
+
+
+def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
+    """Give the tables of a home to the ranks as the plan says."""
+    stores: dict[str, Any] = {}
+    pieces: dict[str, tuple[Piece, ...]] = {}
+    told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
+    for planned, name in home.names.items():
+        placement, table = plan[planned], home.table(name)
+        scheme = scheme_of(placement)
+        stores[name] = home.make(name, scheme.share(table, placement, ranks.rank))
+        pieces[name] = scheme.pieces(table, placement)
+        if told:
+            tell_rows(home.old(name), stores[name], ranks)
+    trainable = {name for name in stores if stores[name].table.trainable}
+    home.adopt(make(stores, trainable, pieces))
+
+
+@torch.no_grad()
+def tell_rows(old: Store, new: Store, ranks: Ranks) -> None:
+    """Fill a store with the rows of its share out of those that rank 0 holds."""
+    ids = old.ids()
+    total = ranks.told(len(ids))
+    for first in range(0, total, CHUNK):
+        size = min(CHUNK, total - first)
+        mine = ids[first : first + size] if ranks.rank == 0 else torch.empty(size, dtype=torch.int64)
+        rows = old.read(mine).rows.float() if ranks.rank == 0 else torch.empty(size, old.dim)
+        for part in (mine, rows):
+            _broadcast(part, ranks)
+        here = new.share.owns(new.table, mine)
+        columns = slice(new.share.column, new.share.column + new.dim)
+        if bool(here.any()):
+            new.load(mine[here], rows[here][:, columns].to(new.dtype).contiguous())
+
+
+def _broadcast(values: Tensor, ranks: Ranks) -> None:
+    if ranks.world > 1:
+        distributed.broadcast(values, 0)

@@ -1,0 +1,119 @@
+"""shard: the rows of a model are placed on ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from hybridrec import __version__
+from hybridrec.embedding.table import Table
+from hybridrec.parallel.cluster import Cluster
+from hybridrec.parallel.constraints import Constraints, Pin
+from hybridrec.parallel.cost import Wire
+from hybridrec.parallel.exchange import Exchange
+from hybridrec.parallel.homes import Pieces, Stores, homes_in, place_home
+from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.planner import make_plan
+from hybridrec.parallel.ranks import Ranks, ranks
+from hybridrec.parallel.sharded_group import ShardedGroup
+from hybridrec.parallel.sharded_model import ShardedModel
+from hybridrec.parallel.weighing import Weighing
+from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
+
+BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
+
+
+def shard(
+    model: nn.Module,
+    plan: Plan | None = None,
+    *,
+    wire: Wire | None = None,
+    pin: Mapping[str, Pin | str] | None = None,
+) -> nn.Module:
+    """Place the rows of every collection and fused module inside on the ranks, and the layers on all of them.
+
+    Call it on every rank, after `hybridrec.init()` and before optimizers are made. `plan` says where tables go; without
+    one they are planned here, with `pin` for those that you decide about (a scheme, or a `Pin`). `wire` has the types
+    in which vectors and gradients travel. Rows that a model holds already are those of rank 0. On one process, the
+    model comes back as it is.
+
+    >>> import hybridrec as hr
+    >>> model = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=100)])
+    >>> shard(model) is model
+    True
+    """
+    world = ranks()
+    if world is None:
+        return model
+    return place(model, plan, world, wire or Wire(), pin or {})
+
+
+def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Mapping[str, Pin | str]) -> ShardedModel:
+    """The same for these ranks, also for a single one."""
+    if isinstance(model, ShardedModel):
+        raise ValueError("this model is sharded already; shard it once, before optimizers are made")
+    _refuse_gpu(model)
+    homes = homes_in(model)
+    tables = {planned: home.table(name) for home in homes for planned, name in home.names.items()}
+    world.agree("versions", {"hybridrec": __version__, "torch": torch.__version__})
+    world.agree("tables", {name: repr(table) for name, table in tables.items()})
+    plan = plan or usual_plan(tables, world.world, wire, pin)
+    _check(plan, tables, world.world)
+    world.agree("plan", plan.to_json())
+    exchange, weighing = Exchange(world), Weighing()
+
+    def group(stores: Stores, trainable: set[str], pieces: Pieces) -> ShardedGroup:
+        return ShardedGroup(stores, trainable, pieces, world, exchange, weighing, wire)
+
+    for home in homes:
+        place_home(home, plan, world, group)
+    return ShardedModel(model, plan, world, exchange, weighing)
+
+
+def usual_plan(tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping[str, Pin | str]) -> Plan:
+    """A plan without data to measure: one id per row of data and feature, and row-wise state.
+
+    >>> usual_plan({"item": Table("item", 8, rows=10**6)}, 2, Wire(), {"item": "row"})["item"].scheme
+    'row'
+    """
+    loads = tuple(_load(name, table) for name, table in tables.items())
+    pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
+    free = [name for name in tables if name not in pins]
+    limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # any optimizer will do
+    return make_plan(Workload(loads, BATCH), Cluster.parse(f"1x{world}xcpu"), limits, wire)
+
+
+def _load(name: str, table: Table) -> TableLoad:
+    features = tuple(
+        FeatureLoad(feature, float(table.group), combiner) for feature, combiner in table.combiners.items()
+    )
+    rows = table.fixed_rows if table.capacity is None else table.capacity
+    return TableLoad(
+        name, rows, table.dim, features, table.dtype.itemsize, 0, 4, trainable=table.trainable, dynamic=table.dynamic
+    )
+
+
+def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
+    """Refuse a plan for other tables, or for another number of ranks."""
+    if plan.world != world:
+        raise ValueError(f"the plan is for {plan.world} ranks, and there are {world}; plan for {world}")
+    planned = {each.table for each in plan.placements}
+    if strange := sorted(planned - tables.keys()) or sorted(tables.keys() - planned):
+        raise ValueError(
+            f"plan and model differ in table {strange[0]!r}: the model has {', '.join(tables)}, the plan "
+            f"{', '.join(sorted(planned))}; plan for this model"
+        )
+    for name, table in tables.items():
+        placement = plan[name]
+        if placement.columns and sum(placement.columns) != table.dim:
+            raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
+        if table.dynamic and placement.scheme not in ("table", "row"):
+            raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
+
+
+def _refuse_gpu(model: nn.Module) -> None:
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.device.type != "cpu":
+            raise ValueError(f"the model is on {tensor.device}; on several ranks it must be on the CPU so far")

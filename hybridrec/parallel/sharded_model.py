@@ -1,0 +1,80 @@
+"""ShardedModel: a model whose rows lie on several ranks and whose layers are on all of them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hybridrec.embedding.collection import EmbeddingCollection
+from hybridrec.embedding.owner import groups_of
+from hybridrec.parallel.exchange import Exchange
+from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.ranks import Ranks
+from hybridrec.parallel.sharded_group import ShardedGroup
+from hybridrec.parallel.weighing import Weighing
+from hybridrec.types import Batch, IdBlock
+
+# Whether each forward pass makes buffers those of rank 0: its name from torch 2.13 on, and before.
+_NAMES = inspect.signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
+
+
+class ShardedModel(nn.Module):
+    """What `hybridrec.shard` makes of a model, which is `module`; attributes that it lacks are those of the model.
+
+    The loss of a rank is the mean over its own rows. Gradients become those of the mean over the rows of all ranks:
+    each rank counts by its share of the rows, or of what `weigh` said.
+    """
+
+    def __init__(self, module: nn.Module, plan: Plan, ranks: Ranks, exchange: Exchange, weighing: Weighing) -> None:
+        super().__init__()
+        self.module = module
+        self.plan, self.ranks, self.exchange, self.weighing = plan, ranks, exchange, weighing
+        # not among the modules: it holds the model once more
+        self.__dict__["_dense"] = _data_parallel(module, weighing) if ranks.world > 1 else None
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        run = self.module if self._dense is None or not torch.is_grad_enabled() else self._dense
+        return run(*inputs, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def weigh(self, weight: float | None) -> None:
+        """What the rows of the next forward passes count for together; None: their number."""
+        self.weighing.stated = None if weight is None else float(weight)
+
+    def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
+        """Send the ids of a batch ahead: its forward pass must come, in the same order on all ranks."""
+        for part in self.module.modules():
+            if isinstance(part, EmbeddingCollection) and isinstance(part.group, ShardedGroup):
+                part.prepare(ids, weight)
+
+    def groups(self) -> list[ShardedGroup]:
+        """The groups of tables inside."""
+        return [group for _, group in groups_of(self.module) if isinstance(group, ShardedGroup)]
+
+
+def _data_parallel(module: nn.Module, weighing: Weighing) -> DistributedDataParallel | None:
+    """Layers on all ranks by torch, which begins with the weights of rank 0; None where there are none to train."""
+    for buffer in module.buffers():  # of rank 0 as well; later all ranks change them alike
+        distributed.broadcast(buffer, 0)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    options: Any = {"gradient_as_bucket_view": True, _SYNC_BUFFERS: False}
+    made = DistributedDataParallel(module, **options)
+    made.register_comm_hook(weighing, lambda state, bucket: _weighted_sum(state, bucket))  # takes no annotations
+    return made
+
+
+def _weighted_sum(weighing: Weighing, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Each rank's gradients count by its share of the rows; their sum is that of the global mean."""
+    summed: Any = distributed.all_reduce(bucket.buffer().mul_(weighing.last), async_op=True)
+    return summed.get_future().then(lambda done: done.value()[0])
