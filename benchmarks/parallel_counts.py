@@ -67,7 +67,7 @@ def calls(task: Task, schemes: tuple[str, ...]) -> dict[str, Any]:
     turn = cycle(batches)
     for _ in range(task.warm):
         loop.step(next(turn))
-    traffic = traffic_of(loop.model)
+    traffic = loop.model.exchange.traffic
     with watched() as watch:
         traffic.clear()
         for _ in range(task.steps):
@@ -87,7 +87,7 @@ def bytes_sent(task: Task) -> dict[str, Any]:
     wire = {"forward": "bfloat16", "gradient": "bfloat16"}
     loop = Loop.of(hr.shard(model_of(task), plan=placed(task, ("row",)), wire=hr.parallel.Wire(**wire)))
     rows = load(task, place())
-    traffic, sent = traffic_of(loop.model), torch.zeros(2, dtype=torch.int64)
+    traffic, sent = loop.model.exchange.traffic, torch.zeros(2, dtype=torch.int64)
     traffic.clear()
     for each in rows:
         loop.step(batch_of(each))
@@ -122,11 +122,6 @@ def overlap(task: Task) -> dict[str, Any]:
         "exchange_ms": sum(taken for taken, _ in messages) / task.steps * 1e3,
         "blocked_ms": sum(blocked for _, blocked in messages) / task.steps * 1e3,
     }
-
-
-def traffic_of(model: nn.Module) -> Any:
-    """The counters of the model's only exchange."""
-    raise NotImplementedError
 
 
 def place() -> int:

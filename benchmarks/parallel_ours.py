@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 import hybridrec as hr
 from hybridrec.data.schema import Schema
 from hybridrec.models import DLRM
+from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.types import Batch, IdBlock
 
 
@@ -55,7 +57,7 @@ def batch_of(rows: Rows) -> Batch:
 class Loop:
     """A model and its optimizers."""
 
-    model: nn.Module
+    model: Any
     dense: torch.optim.Optimizer
     rows: Any
 
@@ -64,9 +66,11 @@ class Loop:
         dense = torch.optim.Adagrad(model.parameters(), lr=LR, initial_accumulator_value=SQUARES)
         return cls(model, dense, rows(model, lr=LR, eps=EPS))
 
-    def step(self, batch: Batch) -> Tensor:
-        """One update; the loss before it."""
+    def step(self, batch: Batch, following: Batch | None = None) -> Tensor:
+        """One update; the loss before it. Ids of the batch that follows go ahead."""
         assert batch.label is not None
+        if following is not None:
+            self.model.prepare(following)
         self.dense.zero_grad()
         loss = binary_cross_entropy_with_logits(self.model(batch), batch.label)
         loss.backward()
@@ -112,8 +116,21 @@ def losses_alone(task: Task, ranks: int = 2) -> dict[str, Any]:
 
 
 def speed(task: Task) -> dict[str, Any]:
-    loop = Loop.of(sharded(task))
-    return timed(task, [batch_of(rows) for rows in load(task, place())], loop.step)
+    model = sharded(task)
+    loop, batches = Loop.of(model), [batch_of(rows) for rows in load(task, place())]
+    if not isinstance(model, ShardedModel):
+        return timed(task, batches, loop.step)
+    return {**timed(task, pairs(batches), lambda pair: loop.step(*pair)), "plan": schemes(model)}
+
+
+def pairs(batches: list[Batch]) -> list[tuple[Batch, Batch]]:
+    """Each batch with the one that follows, going round."""
+    return list(zip(batches, [*batches[1:], batches[0]], strict=True))
+
+
+def schemes(model: ShardedModel) -> dict[str, int]:
+    """How many tables the planner gave to each scheme."""
+    return dict(Counter(each.scheme for each in model.plan.placements))
 
 
 def place() -> int:
