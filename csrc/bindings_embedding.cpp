@@ -87,6 +87,15 @@ void weight_gradient(const TableSet& set, const BlockLayout& layout, Address val
   set.weight_gradient(layout.block(values, starts, offsets, weights, batch), at<const uint32_t>(slots), out, grad, at<float>(result));
 }
 
+void sum_gradients(const TableSet& set, const BlockLayout& layout, Address values, const std::vector<int64_t>& starts,
+                   Address offsets, Address weights, int64_t batch, Address slots, const std::vector<Address>& winners,
+                   Address flat_grad, int64_t grad_stride, const std::vector<Address>& sequence_grads, float factor,
+                   const std::vector<std::vector<int>>& groups) {
+  nb::gil_scoped_release release;
+  const Outputs grad{at<float>(flat_grad), grad_stride, all_at<float>(sequence_grads), all_at<int32_t>(winners)};
+  set.sum_gradients(layout.block(values, starts, offsets, weights, batch), at<const uint32_t>(slots), grad, factor, groups);
+}
+
 // numbers: lr, momentum, weight_decay, eps, beta1, beta2, l1, l2, beta, bound, clip, grad_scale
 RowStep make_step(const std::string& rule, const std::vector<double>& x, uint64_t step) {
   if (x.size() != 12) throw nb::value_error("a row step has twelve numbers");
@@ -432,7 +441,9 @@ void bind_embedding(nb::module_& m) {
       .def("lookup", &lookup, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a, "train"_a, "slots"_a,
            "flat"_a, "stride"_a, "sequences"_a, "winners"_a, "removals"_a = 0)
       .def("weight_gradient", &weight_gradient, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a,
-           "slots"_a, "flat"_a, "stride"_a, "winners"_a, "flat_grad"_a, "grad_stride"_a, "sequence_grads"_a, "result"_a);
+           "slots"_a, "flat"_a, "stride"_a, "winners"_a, "flat_grad"_a, "grad_stride"_a, "sequence_grads"_a, "result"_a)
+      .def("sum_gradients", &sum_gradients, "layout"_a, "values"_a, "starts"_a, "offsets"_a, "weights"_a, "batch"_a, "slots"_a,
+           "winners"_a, "flat_grad"_a, "grad_stride"_a, "sequence_grads"_a, "factor"_a, "groups"_a);
 
   nb::class_<Pending>(m, "Pending")
       .def("__init__", [](Pending* self, std::shared_ptr<TableSet> set, const BlockLayout& layout, Address values,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <numeric>
 #include <shared_mutex>
 #include <stdexcept>
@@ -231,6 +232,24 @@ void TableSet::weight_gradient(const Block& block, const uint32_t* slots, const 
     const Pool pool{rows.spec(), rows.column(), bags(block, slots, task.feature), from, from_stride,
                     winners(out, task.feature), false};
     kernels().weight_gradient(pool, g, stride, task.first, task.last, result + block.picks[task.feature].start);
+  });
+}
+
+void TableSet::sum_gradients(const Block& block, const uint32_t* slots, const Outputs& grad, float factor,
+                             const std::vector<std::vector<int>>& groups) const {
+  for (const auto& table : tables_) {
+    const size_t rows = table->rows.size();
+    if (rows) std::memset(table->rows.column().at(0), 0, rows * table->rows.row_bytes());
+  }
+  ThreadPool::instance().run(static_cast<int64_t>(groups.size()), [&](int64_t number, int) {
+    for (const int feature : groups[number]) {
+      const auto [g, stride] = part(grad, feature, block.batch);
+      if (g == nullptr) continue;
+      const auto& rows = tables_[features_[feature].table]->rows;
+      const Bags mine = bags(block, slots, feature);
+      const Pool pool{rows.spec(), rows.column(), mine, nullptr, 0, winners(grad, feature), false};
+      kernels().add_gradient(pool, g, stride, factor, 0, mine.bags);
+    }
   });
 }
 

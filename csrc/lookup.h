@@ -72,6 +72,11 @@ class TableSet {
   // Gradient of the weights, [values]; positions of other features stay as they are.
   void weight_gradient(const Block& block, const uint32_t* slots, const Outputs& out, const Outputs& grad, float* result) const;
 
+  // Rows, which are floats, become `factor` times their gradients, summed over all bags. Features of one group may have
+  // rows in common; it is one thread's.
+  void sum_gradients(const Block& block, const uint32_t* slots, const Outputs& grad, float factor,
+                     const std::vector<std::vector<int>>& groups) const;
+
   Bags bags(const Block& block, const uint32_t* slots, int feature) const;
   // Feature f's part of an output of so many rows: its address and the floats between them. Null if it is not there.
   std::pair<float*, int64_t> part(const Outputs& out, int feature, int64_t batch) const;

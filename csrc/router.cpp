@@ -12,34 +12,32 @@ namespace {
 constexpr uint64_t kOwnerSeed = 1;  // as hybridrec.embedding.share has it; the index of a table hashes with another
 constexpr uint64_t kScatter = 0x9E3779B97F4A7C15ull;
 
-// From ids to the numbers 0, 1, … in order of first appearance. Open addressing, at most half full.
+// From ids to the numbers 0, 1, … in order of first appearance, in which `ids` has them. Open addressing, at most half
+// full; the places have numbers alone, so that few of them fill a cache.
 class Numbers {
  public:
-  explicit Numbers(int64_t most) {
+  Numbers(int64_t most, std::vector<int64_t>& ids) : ids_(ids) {
     while ((uint64_t{1} << bits_) < 2 * static_cast<uint64_t>(most)) ++bits_;
-    places_.assign(uint64_t{1} << bits_, {0, -1});
+    places_.assign(uint64_t{1} << bits_, -1);
   }
 
-  // The number of the id, which is `next` where it is new.
-  int32_t number(int64_t id, int32_t next) {
+  // The number of the id, which is added where it is new.
+  int32_t number(int64_t id) {
     const uint64_t mask = places_.size() - 1;
     for (uint64_t at = (static_cast<uint64_t>(id) * kScatter) >> (64 - bits_);; at = (at + 1) & mask) {
-      Place& place = places_[at];
-      if (place.number < 0) {
-        place = {id, next};
-        return next;
+      const int32_t found = places_[at];
+      if (found < 0) {
+        ids_.push_back(id);
+        return places_[at] = static_cast<int32_t>(ids_.size()) - 1;
       }
-      if (place.id == id) return place.number;
+      if (ids_[found] == id) return found;
     }
   }
 
  private:
-  struct Place {
-    int64_t id;
-    int32_t number;
-  };
   int bits_ = 4;
-  std::vector<Place> places_;
+  std::vector<int64_t>& ids_;
+  std::vector<int32_t> places_;
 };
 
 }  // namespace
@@ -60,11 +58,11 @@ Routed::Routed(const std::vector<Target>& targets, const std::vector<Asked>& ask
 void Routed::assign(size_t target, const int64_t* values) {
   const Target& table = targets_[target];
   Ids& ids = ids_[target];
-  const auto holders = static_cast<int64_t>(table.holders.size());
   int64_t most = 0;
   for (const Asked& asked : asked_)
     if (asked.target == static_cast<int>(target)) most += asked.count;
-  Numbers numbers(most);
+  ids.unique.reserve(most);
+  Numbers numbers(most, ids.unique);
   for (size_t f = 0; f < asked_.size(); ++f) {
     if (asked_[f].target != static_cast<int>(target)) continue;
     number_[f].resize(asked_[f].count);
@@ -81,16 +79,26 @@ void Routed::assign(size_t target, const int64_t* values) {
         }
         id = static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), 0) % static_cast<uint64_t>(table.rows));
       }
-      const auto next = static_cast<int32_t>(ids.unique.size());
-      const int32_t number = numbers.number(id, next);
-      number_[f][i] = number;
-      if (number < next) continue;
-      const int64_t share = table.rows >= 0 ? id % holders : holders == 1 ? 0 : owner_of(id, holders);
-      const int rank = table.holders[share];
-      ids.unique.push_back(table.rows >= 0 ? id / holders : id);
-      ids.holder.push_back(rank);
-      ids.place.push_back(counts_[target * world_ + rank]++);
+      number_[f][i] = numbers.number(id);
     }
+  }
+  deal(target);
+}
+
+// Each distinct id to its holder.
+void Routed::deal(size_t target) {
+  const Target& table = targets_[target];
+  Ids& ids = ids_[target];
+  const auto holders = static_cast<uint64_t>(table.holders.size());
+  ids.holder.resize(ids.unique.size());
+  ids.place.resize(ids.unique.size());
+  for (size_t u = 0; u < ids.unique.size(); ++u) {
+    int64_t& id = ids.unique[u];
+    uint64_t share = 0;
+    if (holders > 1) share = table.rows >= 0 ? static_cast<uint64_t>(id) % holders : owner_of(id, holders);
+    if (table.rows >= 0) id = static_cast<int64_t>(static_cast<uint64_t>(id) / holders);
+    ids.holder[u] = table.holders[share];
+    ids.place[u] = counts_[target * world_ + ids.holder[u]]++;
   }
 }
 

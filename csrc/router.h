@@ -53,6 +53,7 @@ class Routed {
     std::vector<int64_t> place;   // among those of the same holder
   };
   void assign(size_t target, const int64_t* values);
+  void deal(size_t target);
 
   const std::vector<Target> targets_;
   const std::vector<Asked> asked_;

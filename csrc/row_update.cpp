@@ -40,7 +40,6 @@ Rule rule_of(const std::string& name) {
   if (name == "rowwise_adagrad") return Rule::RowWiseAdagrad;
   if (name == "adam") return Rule::Adam;
   if (name == "ftrl") return Rule::Ftrl;
-  if (name == "sum") return Rule::Sum;
   throw std::invalid_argument("no row optimizer is called " + name);
 }
 

@@ -61,8 +61,7 @@ struct Source {
   const int32_t* place;   // [occurrences]: position of the id in its bag, for winners
 };
 
-// Sum is no step: rows become lr times the summed gradient, finite or not.
-enum class Rule { Sgd, Momentum, Nesterov, Adagrad, RowWiseAdagrad, Adam, Ftrl, Sum };
+enum class Rule { Sgd, Momentum, Nesterov, Adagrad, RowWiseAdagrad, Adam, Ftrl };
 
 struct RowStep {
   Rule rule;
@@ -100,6 +99,8 @@ struct Kernels {
   void (*pool)(const Pool&, int64_t first_bag, int64_t last_bag);
   // Gradient of the weights of bags [first, last): grad and out are [bags, stride] as in the forward call.
   void (*weight_gradient)(const Pool&, const float* grad, int64_t grad_stride, int64_t first, int64_t last, float* result);
+  // Adds to the rows of bags [first, last), which are floats, `factor` times the gradient that each has a share in.
+  void (*add_gradient)(const Pool&, const float* grad, int64_t grad_stride, float factor, int64_t first, int64_t last);
   void (*update)(Update&);
 };
 

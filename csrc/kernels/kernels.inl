@@ -25,6 +25,7 @@ namespace {
 
 #define HYBRIDREC_NAME_OF(isa) #isa
 #define HYBRIDREC_NAME(isa) HYBRIDREC_NAME_OF(isa)
-const Kernels kTable = {HYBRIDREC_NAME(HYBRIDREC_ISA), init_rows, gather, scatter, pool, weight_gradient, update};
+const Kernels kTable = {HYBRIDREC_NAME(HYBRIDREC_ISA), init_rows, gather, scatter, pool, weight_gradient, add_gradient,
+                        update};
 
 }  // namespace hybridrec::HYBRIDREC_ISA

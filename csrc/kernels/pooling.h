@@ -122,6 +122,28 @@ void weight_gradient(const Pool& p, const float* grad, int64_t grad_stride, int6
   }
 }
 
+void add_gradient(const Pool& p, const float* grad, int64_t grad_stride, float factor, int64_t first, int64_t last) {
+  const int64_t dim = p.spec.dim, end = p.bags.ids - 1;
+  for (int64_t bag = first; bag < last; ++bag) {
+    const int64_t start = p.bags.start(bag), stop = p.bags.start(bag + 1);
+    const float* g = grad + bag * grad_stride;
+    const int32_t* won = p.winners ? p.winners + bag * dim : nullptr;
+    const float scale = factor * bag_scale(p.bags, start, stop);
+    for (int64_t i = start; i < stop; ++i) {
+      const uint32_t ahead = p.bags.slots[i + kAhead<1> < end ? i + kAhead<1> : end];
+      if (ahead != kMissing) prefetch_to_write(p.rows.at(ahead), 4 * dim);
+      if (p.bags.slots[i] == kMissing) continue;
+      auto* row = reinterpret_cast<float*>(p.rows.at(p.bags.slots[i]));
+      const float share = p.bags.weights ? scale * p.bags.weights[i] : scale;
+      if (won == nullptr)
+        along(dim, [&](int64_t c, auto lanes) { store(load(row + c, lanes).fma(load(g + c, lanes), Vec::all(share)), row + c, lanes); });
+      else
+        for (int64_t c = 0; c < dim; ++c)
+          if (won[c] == i - start) row[c] += share * g[c];
+    }
+  }
+}
+
 void gather(const RowSpec& spec, Column rows, const uint32_t* slots, int64_t n, float* out) {
   const Bags bags{slots, n, n, nullptr, 1, nullptr, Combiner::Sum, 1};
   pool(Pool{spec, rows, bags, out, spec.dim, nullptr, false}, 0, n);

@@ -196,11 +196,6 @@ HYBRIDREC_INLINE float factor_of(const RowStep& s, double squares) {
 template <Rule R, RowType T>
 void update_row(Update& u, const StepVectors& s, int64_t row) {
   const float* grad = summed(u, u.starts[row], u.starts[row + 1]);
-  if constexpr (R == Rule::Sum) {
-    auto* to = reinterpret_cast<float*>(u.rows.at(u.slots[row]));
-    along(u.spec.dim, [&](int64_t i, auto lanes) { store(load(grad + i, lanes) * s.lr, to + i, lanes); });
-    return;
-  }
   double squares = squares_of(grad, u.spec.dim);
   if (!usable(grad, u.spec.dim, u.step.grad_scale, squares)) {
     ++u.not_finite;
@@ -235,12 +230,6 @@ void update_vectors(Update& u, Last last) {
       const float* from = plain_grad(u, i);
       for (int v = 0; v + 1 < N; ++v) g[v] = g[v] + Vec::load(from + v * Vec::kLanes);
       g[N - 1] = g[N - 1] + load(from + (N - 1) * Vec::kLanes, last);
-    }
-    if constexpr (R == Rule::Sum) {
-      auto* to = reinterpret_cast<float*>(u.rows.at(u.slots[row]));
-      for (int v = 0; v + 1 < N; ++v) store(g[v] * s.lr, to + v * Vec::kLanes, Whole{});
-      store(g[N - 1] * s.lr, to + (N - 1) * Vec::kLanes, last);
-      continue;
     }
     Vec sum = g[0] * g[0];
     for (int v = 1; v < N; ++v) sum = sum.fma(g[v], g[v]);
@@ -287,6 +276,5 @@ void update(Update& u) {
     case Rule::RowWiseAdagrad: return update_type<Rule::RowWiseAdagrad>(u);
     case Rule::Adam: return update_type<Rule::Adam>(u);
     case Rule::Ftrl: return update_type<Rule::Ftrl>(u);
-    case Rule::Sum: return update_type<Rule::Sum>(u);
   }
 }

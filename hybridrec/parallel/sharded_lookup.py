@@ -47,7 +47,10 @@ class Way:
         place = {width: i for i, width in enumerate(routes.widths)}
         specs = [(place[part.piece.width], *_pooling(routes, part)) for part in routes.parts]
         self.pool = _native.TableSet(self.views, specs)
-        self.sums = _native.RowUpdate(self.views)
+        asking: dict[tuple[str, int], list[int]] = {}
+        for number, part in enumerate(routes.parts):
+            asking.setdefault((part.kind, part.unit), []).append(number)
+        self.groups = list(asking.values())  # parts that have rows in common
         self.sequences = [p for p, part in enumerate(routes.parts) if specs[p][1] == "none"]
         self.maxima = [p for p, part in enumerate(routes.parts) if specs[p][1] == "max"]
         self._layouts: dict[tuple[tuple[int, int], ...], Any] = {}
@@ -304,18 +307,13 @@ class _Lookup(torch.autograd.Function):
             return None, of_weights, None, None, None
         shapes = zip(request.class_rows.tolist(), way.routes.widths, strict=True)
         sums = [lookup.recycled(torch.float32, rows * width) for rows, width in shapes]
-        tables = _fed(lookup, way, flat, sequences)
-        if flat is None or None in sequences or len(tables) < len({f.table for f in lookup.features}):
-            for part in sums:
-                part.zero_()
         for view, part, width in zip(way.views, sums, way.routes.widths, strict=True):
             view.show(part.data_ptr(), len(part) // width)
-        pending = _native.Pending(
-            *(way.pool, layout, *place, ctx.slots.data_ptr(), _address(flat), stride, _all(sequences)),
-            *(_all(ctx.winners), [0] * len(way.views)),
+        way.pool.sum_gradients(
+            *(layout, *place, ctx.slots.data_ptr(), _all(ctx.winners), _address(flat), stride, _all(sequences)),
+            *(flight.share, way.groups),
         )
-        step = _native.RowStep("sum", [flight.share] + [0.0] * 11, 0)
-        way.sums.apply([pending], [step] * len(way.views))
+        tables = _fed(lookup, way, flat, sequences)
         lookup.send_gradients(flight, sums, tables)
         return torch.zeros(()), of_weights, None, None, None
 
