@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from itertools import cycle
 from typing import Any
 
 import torch
-from parallel_ours import Loop, batch_of, model_of
+from parallel_ours import Loop, batch_of, model_of, pairs, place
 from parallel_step import meet
 from parallel_wire import watched
 from parallel_workload import Task, load, naive_bytes
@@ -103,26 +102,23 @@ def overlap(task: Task) -> dict[str, Any]:
     """The hidden share of messages that take `latency_ms` longer, over the steps of one stretch."""
     with watched(task.latency_ms / 1e3) as watch:
         loop = Loop.of(hr.shard(model_of(task)))
-        turn = cycle([batch_of(rows) for rows in load(task, place())])
+        batches = [batch_of(rows) for rows in load(task, place())]
+        loop.model.prepare(batches[0])
+        turn = cycle(pairs(batches))
         for _ in range(task.warm):
-            loop.step(next(turn))
+            loop.step(*next(turn))
         meet(task)
         watch.clear()
         start = time.perf_counter()
         for _ in range(task.steps):
-            loop.step(next(turn))
+            loop.step(*next(turn))
         meet(task)
         seconds = time.perf_counter() - start
-        messages = [(late.taken, late.blocked) for late in watch.late]
     return {
         "step_ms": seconds / task.steps * 1e3,
         "hidden": watch.hidden(),
         "latency_ms": task.latency_ms,
-        "messages_per_step": len(messages) / task.steps,
-        "exchange_ms": sum(taken for taken, _ in messages) / task.steps * 1e3,
-        "blocked_ms": sum(blocked for _, blocked in messages) / task.steps * 1e3,
+        "messages_per_step": len(watch.late) / task.steps,
+        "exchange_ms": watch.taken() / task.steps * 1e3,
+        "blocked_ms": watch.blocked / task.steps * 1e3,
     }
-
-
-def place() -> int:
-    return int(os.environ["RANK"])

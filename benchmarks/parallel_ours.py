@@ -120,6 +120,7 @@ def speed(task: Task) -> dict[str, Any]:
     loop, batches = Loop.of(model), [batch_of(rows) for rows in load(task, place())]
     if not isinstance(model, ShardedModel):
         return timed(task, batches, loop.step)
+    model.prepare(batches[0])
     return {**timed(task, pairs(batches), lambda pair: loop.step(*pair)), "plan": schemes(model)}
 
 
@@ -137,14 +138,19 @@ def place() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-KINDS: dict[str, Callable[[Task], dict[str, Any]]] = {
-    "weights": save_weights,
-    "check_alone": losses_alone,
-    "check": losses_of_ranks,
-    "ours_1": speed,
-    "ours_2": speed,
-    "ours_apart": speed,
-}
+def kinds() -> dict[str, Callable[[Task], dict[str, Any]]]:
+    """What a rank can be asked to do."""
+    from parallel_counts import bytes_sent, collectives, overlap
+
+    return {
+        "weights": save_weights,
+        "check_alone": losses_alone,
+        "check": losses_of_ranks,
+        **dict.fromkeys(("ours_1", "ours_2", "ours_apart"), speed),
+        **dict.fromkeys(("count_1", "count_500"), collectives),
+        "wire": bytes_sent,
+        **dict.fromkeys(("overlap", "overlap_now"), overlap),
+    }
 
 
 def main() -> None:
@@ -152,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(task.threads)
     if task.world > 1:
         hr.init()
-    answer = KINDS[task.kind](task)
+    answer = kinds()[task.kind](task)
     if place() == 0:
         say(answer)
     if distributed.is_initialized():
