@@ -122,11 +122,14 @@ void weight_gradient(const Pool& p, const float* grad, int64_t grad_stride, int6
   }
 }
 
+constexpr int64_t kGradsSoon = 12;  // bags
+
 void add_gradient(const Pool& p, const float* grad, int64_t grad_stride, float factor, int64_t first, int64_t last) {
   const int64_t dim = p.spec.dim, end = p.bags.ids - 1;
   for (int64_t bag = first; bag < last; ++bag) {
     const int64_t start = p.bags.start(bag), stop = p.bags.start(bag + 1);
     const float* g = grad + bag * grad_stride;
+    if (bag + kGradsSoon < last) prefetch(g + kGradsSoon * grad_stride, 4 * dim);  // too far apart for the processor to guess
     const int32_t* won = p.winners ? p.winners + bag * dim : nullptr;
     const float scale = factor * bag_scale(p.bags, start, stop);
     for (int64_t i = start; i < stop; ++i) {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hybridrec import _native
-from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.routes import Routes, Unit
 
 if TYPE_CHECKING:
     from hybridrec.embedding.group import TableGroup
@@ -35,9 +35,12 @@ class Holdings:
         self.maxima = [unit.piece.width for unit, s in zip(self.bags, specs, strict=True) if s.combiner == "max"]
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
         self.growing = sorted({s.table for s in routes.features if group.stores[s.table].table.dynamic})
+        self.padding = {
+            unit: padding for unit in (*self.rows, *self.copied) if (padding := _padding(routes, unit)) is not None
+        }
         self._layouts: dict[tuple[int, ...], Any] = {}
 
-    def _sequences(self, units: Sequence[Any]) -> Any:
+    def _sequences(self, units: Sequence[Unit]) -> Any:
         return _native.TableSet(self.group.natives, [(self.place[unit.piece.table], "none", 1) for unit in units])
 
     def layout(self, hotness: tuple[int, ...]) -> Any:
@@ -48,10 +51,11 @@ class Holdings:
             self._layouts[hotness] = _native.BlockLayout(list(range(len(hotness))), list(hotness), of)
         return self._layouts[hotness]
 
-    def padding(self, unit: Any) -> int | None:
-        """The id of a unit of rows whose row takes no gradient."""
-        found = {self.routes.features[number].padding for number in unit.features}
-        return found.pop() if len(found) == 1 else None
+
+def _padding(routes: Routes, unit: Unit) -> int | None:
+    """The id of a unit whose row takes no gradient."""
+    found = {routes.features[number].padding for number in unit.features}
+    return found.pop() if len(found) == 1 else None
 
 
 class Answer:
@@ -151,18 +155,16 @@ class Answer:
         """Keep the gradients float32 [gradient_floats] until the step of these tables."""
         of, at = self.of, gradients.data_ptr()
         removals = self.removals.tolist() if of.dynamic else [0] * len(of.group.natives)
-        works = [
-            self._pending(
-                of.row_set, self._row_ids, self._row_starts, self._without_padding(), at, of.row_widths, removals
-            )
-        ]
+        ids = self.message[self._row_ids : self._row_ids + self._row_starts[-1]]
+        slots = self._trained(of.rows, self._row_starts, ids, self.row_slots)
+        works = [self._pending(of.row_set, self._row_ids, self._row_starts, slots, at, of.row_widths, removals)]
         at += 4 * self.row_floats
         if of.bags:
             works.append(self._pending_bags(at, removals))
         at += 4 * self.bag_floats
         if of.copied:
             ids = self.message[self._copied_ids : self._copied_ids + self._copied_starts[-1]]
-            self.copied_slots = ids.to(torch.int32)
+            self.copied_slots = self._trained(of.copied, self._copied_starts, ids, ids.to(torch.int32))
             args = (self._copied_ids, self._copied_starts, self.copied_slots, at, of.copied_widths)
             works.append(self._pending(of.copied_set, *args, removals))
         held = (gradients, self.message, self.row_slots, self.bag_slots, self.copied_slots, self.winners)
@@ -192,17 +194,17 @@ class Answer:
             *(at, -1, [], [part.data_ptr() for part in self.winners], removals),
         )
 
-    def _without_padding(self) -> Tensor:
+    def _trained(self, units: Sequence[Unit], starts: list[int], ids: Tensor, slots: Tensor) -> Tensor:
         """The slots of rows that take a gradient: those of padding are missing."""
-        for number, unit in enumerate(self.of.rows):
-            padding = self.of.padding(unit)
+        for number, unit in enumerate(units) if self.of.padding else ():
+            padding, holders = self.of.padding.get(unit), unit.piece.holders
             if padding is not None:
-                start, stop = self._row_starts[number : number + 2]
-                ids = self.message[self._row_ids + start : self._row_ids + stop]
-                index = unit.piece.holders.index(self.of.routes.rank)
-                mine = ids * len(unit.piece.holders) + index == padding  # holders number their rows
-                self.row_slots[start:stop].masked_fill_(mine, -1)
-        return self.row_slots
+                mine = slice(starts[number], starts[number + 1])
+                whole = ids[mine]
+                if not unit.piece.copied:  # holders number their rows
+                    whole = whole * len(holders) + holders.index(self.of.routes.rank)
+                slots[mine].masked_fill_(whole == padding, -1)
+        return slots
 
 
 def _addresses(first: int, starts: list[int], widths: np.ndarray) -> list[int]:

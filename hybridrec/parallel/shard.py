@@ -59,6 +59,9 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
     tables = {planned: home.table(name) for home in homes for planned, name in home.names.items()}
     world.agree("versions", {"hybridrec": __version__, "torch": torch.__version__})
     world.agree("tables", {name: repr(table) for name, table in tables.items()})
+    world.agree(
+        "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
+    )
     plan = plan or usual_plan(tables, world.world, wire, pin)
     _check(plan, tables, world.world)
     world.agree("plan", plan.to_json())

@@ -53,18 +53,17 @@ class Way:
         self.groups = list(asking.values())  # parts that have rows in common
         self.sequences = [p for p, part in enumerate(routes.parts) if specs[p][1] == "none"]
         self.maxima = [p for p, part in enumerate(routes.parts) if specs[p][1] == "max"]
-        self._layouts: dict[tuple[tuple[int, int], ...], Any] = {}
+        self._layouts: dict[tuple[tuple[int, ...], tuple[int, ...]], Any] = {}
 
     def layout(self, ids: Ids) -> Any:
         """How the parts lie in the positions of such a block."""
-        kinds = tuple(
-            (1, -1) if part.kind == "bags" else (ids.hot(part.feature), ids.line(part.feature))
-            for part in self.routes.parts
-        )
-        if kinds not in self._layouts:
-            hotness, lines = ([kind[i] for kind in kinds] for i in range(2))
-            self._layouts[kinds] = _native.BlockLayout(list(range(len(kinds))), hotness, lines)
-        return self._layouts[kinds]
+        key = ids.hotness, ids.pick
+        if key not in self._layouts:
+            bags = [part.kind == "bags" for part in self.routes.parts]
+            hotness = [1 if bag else ids.hot(part.feature) for bag, part in zip(bags, self.routes.parts, strict=True)]
+            lines = [-1 if bag else ids.line(part.feature) for bag, part in zip(bags, self.routes.parts, strict=True)]
+            self._layouts[key] = _native.BlockLayout(list(range(len(bags))), hotness, lines)
+        return self._layouts[key]
 
 
 def _pooling(routes: Routes, part: Any) -> tuple[str, int]:
@@ -128,7 +127,6 @@ class ShardedLookup:
         """Tell all ranks which ids are wanted of them, and hear theirs; `weight` is what the batch counts for."""
         exchange = self.group.exchange
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
-        _native.set_threads(torch.get_num_threads())
         try:
             request = Request(way.routes, ids)
         except OutOfRange as wrong:
@@ -161,7 +159,8 @@ class ShardedLookup:
 
     def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
-        self.group.weighing.last = flight.share
+        if mode == TRAIN:
+            self.group.weighing.last = flight.share
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
         flat, *parts = _Lookup.apply(anchor, weights, self, flight, mode)
         return flat, self._sequences(flight.way, parts)
@@ -175,6 +174,7 @@ class ShardedLookup:
 
     def answered(self, flight: Flight, mode: int) -> Tensor:
         """What all ranks answer, float32: look up for all, send, and receive."""
+        _native.set_threads(torch.get_num_threads())
         group, answers, request = self.group, flight.answers, flight.request
         sizes = [answer.floats for answer in answers]
         vectors = self.recycled(torch.float32, sum(sizes))

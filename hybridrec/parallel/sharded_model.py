@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.sharded_group import ShardedGroup
 from hybridrec.parallel.weighing import Weighing
-from hybridrec.types import Batch, IdBlock
+from hybridrec.types import Batch, IdBlock, Ragged
 
 # Whether each forward pass makes buffers those of rank 0: its name from torch 2.13 on, and before.
 _NAMES = inspect.signature(DistributedDataParallel).parameters
@@ -39,7 +40,11 @@ class ShardedModel(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         run = self.module if self._dense is None or not torch.is_grad_enabled() else self._dense
-        return run(*inputs, **options)
+        self.weighing.rows = rows_of((*inputs, *options.values()))
+        try:
+            return run(*inputs, **options)
+        finally:
+            self.weighing.rows = None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -60,6 +65,24 @@ class ShardedModel(nn.Module):
     def groups(self) -> list[ShardedGroup]:
         """The groups of tables inside."""
         return [group for _, group in groups_of(self.module) if isinstance(group, ShardedGroup)]
+
+
+def rows_of(inputs: Any) -> int | None:
+    """The rows of the first batch, block or tensor among the arguments of a model; None where there is none.
+
+    >>> rows_of(({"ids": torch.zeros(3, 2)},))
+    3
+    """
+    if isinstance(inputs, Tensor):
+        return inputs.shape[0] if inputs.dim() else None
+    if isinstance(inputs, Batch):
+        return len(inputs)
+    if isinstance(inputs, IdBlock):
+        return inputs.batch_size
+    if isinstance(inputs, Ragged):
+        return len(inputs)
+    parts = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple | list) else ()
+    return next((found for found in map(rows_of, parts) if found is not None), None)
 
 
 def _data_parallel(module: nn.Module, weighing: Weighing) -> DistributedDataParallel | None:

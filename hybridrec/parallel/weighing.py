@@ -10,15 +10,16 @@ class Weighing:
 
     def __init__(self) -> None:
         self.stated: float | None = None
-        self.last = 1.0  # the share of the last forward pass: dense gradients count by it too
+        self.rows: int | None = None  # of the batch that the model was called with
+        self.last = 1.0  # the share of the last lookup with gradients: those of layers count by it too
 
     def weight_of(self, rows: int) -> float:
-        """What was stated, or the number of rows.
+        """What was stated, or the rows of the model's batch, or those of a lookup outside of a model.
 
         >>> Weighing().weight_of(30)
         30.0
         """
-        return float(rows) if self.stated is None else self.stated
+        return float(rows if self.rows is None else self.rows) if self.stated is None else self.stated
 
 
 def share_of(mine: float, all_ranks: Sequence[float]) -> float:

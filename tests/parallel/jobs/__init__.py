@@ -1,0 +1,1 @@
+"""What rank processes are told to run: functions of modules named here, called on every rank alike."""

@@ -1,0 +1,123 @@
+"""Training runs of a case: on this rank among the others, or alone on the whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from hybridrec.parallel.shard import place
+from torch import Tensor, nn
+
+import hybridrec as hr
+from hybridrec.embedding import Store
+from hybridrec.optim.tables import find_tables
+from hybridrec.parallel.cost import Wire
+from hybridrec.parallel.ranks import Ranks, ranks
+from tests.parallel.jobs.habits import HABITS
+from tests.parallel.jobs.nets import net_of
+from tests.parallel.training_case import Case
+
+
+def train(case: dict[str, Any]) -> dict[str, Any]:
+    """The run on this rank: what it saw at each step, and what its stores hold before and after."""
+    made = Case(**case)
+    return run(made, sharded(made), [rank_here()])
+
+
+def train_alone(case: Case) -> dict[str, Any]:
+    """The same run in one process, on the batches of all ranks together, on one thread as a rank has it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run(case, net_of(case), range(case.world))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def sharded(case: Case) -> Any:
+    """The model of the case on this rank; a rank that is alone goes the same way as many."""
+    return shard(net_of(case), case)
+
+
+def shard(model: nn.Module, case: Case) -> Any:
+    """Place the rows of a model as the case says."""
+    wire = Wire(**case.wire or {})
+    if ranks() is None:
+        return place(model, case.plan(), Ranks(0, 1), wire, {})
+    return hr.shard(model, plan=case.plan(), wire=wire)
+
+
+def rank_here() -> int:
+    """The number of this rank."""
+    found = ranks()
+    return found.rank if found else 0
+
+
+def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
+    """Train on the batches of these ranks."""
+    rows = getattr(hr.optim, case.optimizer)(model, **case.options)
+    dense = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: dict[str, Any] = {"initial": stores_of(model), "steps": []}
+    for step, micros in enumerate(case.sizes):
+        seen = [_backward(case, model, step, micro, part) for micro in range(len(micros))]
+        if case.clip is not None:
+            seen[-1]["norm"] = float(hr.optim.clip_grad_norm_(model.parameters(), rows, case.clip))
+        found["steps"] += seen
+        for optimizer in (dense, rows):
+            optimizer.step()
+            optimizer.zero_grad()
+    inside = getattr(model, "module", model)
+    found["weights"] = {name: each.detach() for name, each in inside.named_parameters()}
+    found["final"] = stores_of(model)
+    found["counts"] = {name: rows.steps_of(name) for name in rows.tables}
+    found["eval"] = _evaluated(case, model, part)
+    return found
+
+
+def _backward(case: Case, model: Any, step: int, micro: int, part: Sequence[int]) -> dict[str, Any]:
+    """One forward and backward; the loss is the mean over the rows given."""
+    given = case.rows_of(step, micro, part)
+    if case.weighs and hasattr(model, "weigh"):
+        model.weigh(float(len(given.label)))
+    habit = HABITS[case.habit]
+    habit.before(model, given)
+    out, every = model(given.blocks, given.dense)
+    loss = habit.loss(out, every, given)
+    habit.between(model, given)
+    (loss / len(case.sizes[step])).backward(retain_graph=habit.twice)
+    if habit.twice:
+        (loss / len(case.sizes[step])).backward()
+    return {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
+
+
+def _evaluated(case: Case, model: Any, part: Sequence[int]) -> Tensor:
+    """What the model says of a batch it has not seen; no store may grow by it."""
+    model.eval()
+    given = replace(case, seed=case.seed + 1_000).rows_of(0, 0, part)
+    sizes = [len(store) for store in stores(model).values()]
+    with torch.no_grad():
+        out, _ = model(given.blocks, given.dense)
+    assert [len(store) for store in stores(model).values()] == sizes, "eval inserted rows"
+    model.train()
+    return out
+
+
+def stores(model: Any) -> dict[str, Store]:
+    """The stores of all tables."""
+    return {name: ref.store for name, ref in find_tables(getattr(model, "module", model)).items()}
+
+
+def stores_of(model: Any) -> dict[str, dict[str, Any]]:
+    """What the stores hold, by table."""
+    return {name: held(store) for name, store in stores(model).items()}
+
+
+def held(store: Store) -> dict[str, Any]:
+    """All that a store holds: global ids, its columns of their rows, optimizer state, and which share it is."""
+    ids, rows, state, touched, counts = store.read(store.ids())
+    share = getattr(store, "share", None)
+    where = share.to_json() | {"saves": share.saves, "empty": share.empty} if share is not None else {}
+    beside = {"touched": touched, "counts": counts}
+    return {"ids": ids, "rows": rows, "state": dict(state), **beside, "dim": store.dim, "share": where}

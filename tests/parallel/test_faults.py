@@ -1,0 +1,75 @@
+"""What ranks are told where something is wrong: on all of them, at once, by name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.parallel import standard
+from tests.parallel.drawn import OPTIMIZERS
+from tests.parallel.pool import pool
+from tests.parallel.training_case import Spec
+
+FAULTS = "tests.parallel.jobs.faults"
+ITEM: Spec = {"name": "item", "dim": 8, "rows": 10, "combiner": "sum"}
+
+
+@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize(("rank", "value"), [(0, 12), (1, -1), (1, 2**63 - 1)])
+def test_an_id_out_of_range_is_named_on_its_rank_and_the_others_are_told_of_it(
+    scheme: str, rank: int, value: int
+) -> None:
+    case = standard.case(2, scheme, sizes=[[[3, 2]]])
+    found = pool(2).run(f"{FAULTS}:stranger", case=case.to_json(), rank=rank, feature="history", value=value)
+    assert found[rank]["kind"] == "ValueError"
+    assert re.search(
+        rf"id {value} at position \d+ of feature 'history' is outside table 'item', 0 … 11", found[rank]["text"]
+    )
+    other = found[1 - rank]
+    assert other["kind"] == "RuntimeError"
+    assert f"rank {rank}" in other["text"]
+    assert [each["rows"] for each in found] == [3, 2], "all go on with the next batch"
+
+
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "clip_row_norm"])
+def test_one_number_for_columns_that_lie_apart_is_refused(kind: str) -> None:
+    optimizer, options = OPTIMIZERS["rowwise_adagrad" if kind == "rowwise_adagrad" else "sgd"]
+    beside = {"clip_row_norm": 0.1} if kind == "clip_row_norm" else {}
+    case = standard.case(2, "column", tables=[ITEM], hot={}, optimizer=optimizer, options={**options, **beside})
+    for found in pool(2).run(f"{FAULTS}:optimizer", case=case.to_json()):
+        assert found["kind"] == "ValueError"
+        assert "'item'" in found["text"]
+        assert "column" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "placements", "world", "words"),
+    [
+        pytest.param([ITEM], [], 2, "item", id="a table has no place"),
+        pytest.param(
+            [ITEM], [{"table": "strange", "scheme": "row", "devices": [0, 1]}], 2, "strange|item", id="unknown"
+        ),
+        pytest.param([ITEM], [{"table": "item", "scheme": "row", "devices": [0, 1, 2]}], 3, "3", id="another world"),
+        pytest.param(
+            [ITEM],
+            [{"table": "item", "scheme": "column", "devices": [0, 1], "columns": [4, 3]}],
+            2,
+            "7|8",
+            id="columns that do not add up",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused_on_all_ranks(
+    tables: list[Spec], placements: list[Spec], world: int, words: str
+) -> None:
+    for found in pool(2).run(f"{FAULTS}:planned", tables=tables, placements=placements, world=world):
+        assert found["kind"] == "ValueError"
+        assert re.search(words, found["text"])
+
+
+@pytest.mark.parametrize("what", ["rows", "plan", "dense"])
+def test_ranks_that_differ_are_told_so_at_start(what: str) -> None:
+    for found in pool(2).run(f"{FAULTS}:differing", what=what):
+        assert found["kind"] == "ValueError"
+        assert "ranks disagree" in found["text"]

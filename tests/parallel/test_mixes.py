@@ -1,0 +1,36 @@
+"""Random mixes of schemes, tables, batches and optimizers: N ranks equal one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.parallel.drawn import cases
+from tests.parallel.equality import check
+from tests.parallel.training_case import Case
+
+FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+
+
+@FEW
+@given(case=cases(2, most_tables=5))
+def test_two_ranks_equal_one_whatever_the_mix(case: Case) -> None:
+    check(case)
+
+
+@FEW
+@given(case=cases(3, most_tables=5))
+def test_three_ranks_equal_one_whatever_the_mix(case: Case) -> None:
+    check(case)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("world", "examples"), [(1, 50), (2, 250), (3, 250), (4, 150), (8, 50)])
+def test_many_mixes_equal_one_rank(world: int, examples: int) -> None:
+    search = settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    search(given(case=cases(world))(check_once))()
+
+
+def check_once(case: Case) -> None:
+    check(case)

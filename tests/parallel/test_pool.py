@@ -1,0 +1,81 @@
+"""The pool of rank processes that tests of parallel training run on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from tests.parallel.pool import RankFailed, pool
+
+ECHO = "tests.parallel.jobs.echo"
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_rank_runs_the_job_and_hears_the_others(world: int) -> None:
+    found = pool(world).run(f"{ECHO}:here", word="hello")
+    assert [each["rank"] for each in found] == list(range(world))
+    assert all(each["told"] == list(range(world)) for each in found)
+    assert all(each["word"] == "hello" and each["threads"] == 1 and each["world"] == world for each in found)
+
+
+def test_processes_are_kept_from_job_to_job() -> None:
+    pool(2).run(f"{ECHO}:here", word="a")
+    before = pool(2).pids
+    pool(2).run(f"{ECHO}:here", word="b")
+    assert pool(2).pids == before
+
+
+def test_tensors_travel_both_ways() -> None:
+    values = torch.arange(6.0).reshape(2, 3)
+    for found in pool(2).run(f"{ECHO}:doubled", values=values):
+        assert torch.equal(found["twice"][0], values * 2)
+        assert found["twice"][1].dtype == torch.bfloat16
+        assert found["empty"].shape == (0, 3)
+        assert found["none"] is None
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("raise", "the item that is not there"), ("warn", "nobody asked for"), ("die", "rank 1: the process ended")],
+)
+def test_a_rank_that_fails_is_named_and_its_world_made_anew(how: str, words: str) -> None:
+    with pytest.raises(RankFailed, match=words):
+        pool(2).run(f"{ECHO}:failing", rank=1, how=how)
+    assert [each["rank"] for each in pool(2).run(f"{ECHO}:here", word="again")] == [0, 1]
+
+
+def test_a_hang_ends_in_time_and_says_where_each_rank_stood() -> None:
+    began = time.monotonic()
+    pool(2).run(f"{ECHO}:here", word="there")
+    pids = pool(2).pids
+    with pytest.raises(RankFailed, match=r"not done within 0\.5 s(.|\n)*in failing"):
+        pool(2).run(f"{ECHO}:failing", rank=1, how="hang", within=0.5)
+    assert time.monotonic() - began < 10
+    time.sleep(0.1)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_rank_processes_end_with_the_session(sign: signal.Signals) -> None:
+    program = (
+        "import sys, time; from tests.parallel.pool import pool; pool(2).run('tests.parallel.jobs.echo:here', word='');"
+        "print(*pool(2).pids, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as session:
+        assert session.stdout is not None
+        pids = session.stdout.readline().split()
+        session.send_signal(sign)
+    assert len(pids) == 2
+    until = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{int(pid)}") for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.05)
