@@ -150,6 +150,14 @@ class EmbeddingCollection(RowOwner, nn.Module):
         sequences = {name: Ragged.trusted(part, block[name].offsets) for name, part in found}
         return Embeddings(self._names, self._dims, flat, sequences)
 
+    def begin(self, ids: IdBlock | Batch) -> bool:
+        """On several ranks: have vectors come while something else is done; their lookup must follow. Else False."""
+        begin = getattr(self._lookup, "begin", None)
+        if begin is None:
+            return False
+        begin(self._kept(self._block(ids)), self.training)
+        return True
+
     def expect(self, ids: IdBlock | Batch) -> None:
         """Make now what lookups of blocks of this shape need on a GPU: during a capture nothing can be sent there."""
         if self.device.type != "cpu":
@@ -157,16 +165,19 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
         """On several ranks: send the ids of a block ahead of its lookup, which must come."""
-        block = self._block(ids)
+        self._lookup.prepare(self._kept(self._block(ids)), weight)
+
+    def _kept(self, block: IdBlock) -> IdBlock:
+        """The block as it is looked up, the very one that its lookup will take."""
         inner = self._inner(block)
         if inner is not block:
-            self._expanded[block.values.data_ptr()] = block, inner
-        self.group.ahead.begin(self._lookup, inner, weight)
+            self._expanded[id(block)] = block, inner
+        return inner
 
     def _inner(self, block: IdBlock) -> IdBlock:
         if not self._hashes:
             return block
-        _, made = self._expanded.pop(block.values.data_ptr(), (None, None))
+        _, made = self._expanded.pop(id(block), (None, None))
         return made or multi_hash.expand(block.select(self._names), self._hashes)
 
     def _block(self, ids: Any) -> IdBlock:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, RunningNorm, dot_interaction
 from hybridrec.models.model import Inputs, Model, same_dim
+from hybridrec.types import Batch
 
 
 class DLRMNet(nn.Module):
@@ -31,10 +32,17 @@ class DLRMNet(nn.Module):
         self.top = MLP(width, top, out=outputs, dropout=dropout)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
+        return self.above(vectors, self.below(dense))
+
+    def below(self, dense: Tensor) -> Tensor | None:
+        """What is made of the dense numbers alone, [B, dim]."""
+        return None if self.bottom is None else self.bottom(self.norm(dense))
+
+    def above(self, vectors: Tensor, below: Tensor | None) -> Tensor:
+        """The rest of it."""
         fields = vectors.unflatten(1, (-1, self.dim))  # [B, F, dim]
-        if self.bottom is None:
+        if below is None:
             return self.top(dot_interaction(fields))
-        below = self.bottom(self.norm(dense))  # [B, dim]
         pairs = dot_interaction(below.unsqueeze(1), fields)
         return self.top(below, pairs)
 
@@ -66,4 +74,11 @@ class DLRM(Model):
         fields, dense = len(self.embeddings.features), len(self.dense_names)
         if fields + bool(dense) < 2:
             raise ValueError("DLRM multiplies pairs of features, and the schema has one; add another, or take DCNv2")
-        self.net = DLRMNet(fields, dim, dense, self.outputs, bottom, top, dropout).to(self.device)
+        self.net: DLRMNet = DLRMNet(fields, dim, dense, self.outputs, bottom, top, dropout).to(self.device)
+
+    def forward(self, batch: Batch) -> Tensor:
+        compiled = self.net._compiled_call_impl is not None  # as a whole
+        if compiled or not self.embeddings.begin(batch.ids):
+            return super().forward(batch)
+        below = self.net.below(self.dense(batch))  # while vectors come from other ranks
+        return self.logits(self.net.above(self.embeddings(batch.ids).flat, below))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from hybridrec.parallel.ahead import Ahead
 from hybridrec.parallel.ranks import Ranks
 
 
@@ -17,8 +18,8 @@ from hybridrec.parallel.ranks import Ranks
 class Traffic:
     """What an exchange has done: calls and bytes to other ranks by kind of message, and seconds.
 
-    `taken` counts from the start of a message until all of it is here, `blocked` the part in which nothing else was
-    done.
+    `taken` counts from the start of a message until it is asked for and here, `blocked` the part of it in which somebody
+    waited.
     """
 
     calls: dict[str, int] = field(default_factory=dict)
@@ -63,6 +64,7 @@ class Exchange:
     def __init__(self, ranks: Ranks) -> None:
         self.rank, self.world = ranks.rank, ranks.world
         self.traffic = Traffic()
+        self.ahead = Ahead()
         every = list(range(ranks.world))
         self._groups = {kind: distributed.new_group(every) for kind in ("ids", "vectors")} if ranks.world > 1 else {}
 

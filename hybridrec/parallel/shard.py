@@ -23,6 +23,7 @@ from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
+GROWTH = ((8_192.0, 3_300.0),)  # ids, and how many of them are distinct: as logs of clicks have it, about k ** -1.05
 
 
 def shard(
@@ -76,7 +77,7 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
 
 
 def usual_plan(tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping[str, Pin | str]) -> Plan:
-    """A plan without data to measure: one id per row of data and feature, and row-wise state.
+    """A plan without data to measure: one id per row of data and feature, repeated as in logs, and row-wise state.
 
     >>> usual_plan({"item": Table("item", 8, rows=10**6)}, 2, Wire(), {"item": "row"})["item"].scheme
     'row'
@@ -94,7 +95,10 @@ def _load(name: str, table: Table) -> TableLoad:
     )
     rows = table.fixed_rows if table.capacity is None else table.capacity
     return TableLoad(
-        name, rows, table.dim, features, table.dtype.itemsize, 0, 4, trainable=table.trainable, dynamic=table.dynamic
+        *(name, rows, table.dim, features, table.dtype.itemsize, 0, 4),
+        trainable=table.trainable,
+        dynamic=table.dynamic,
+        growth=GROWTH,
     )
 
 

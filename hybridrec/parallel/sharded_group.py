@@ -13,7 +13,6 @@ from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.native_store import NativeStore
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.optim.rule import RowRule, RowStep
-from hybridrec.parallel.ahead import Ahead
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.ranks import Ranks
@@ -42,7 +41,6 @@ class ShardedGroup(TableGroup):
         super().__init__(stores, trainable)
         self.pieces = {name: tuple(parts) for name, parts in pieces.items()}
         self.ranks, self.exchange, self.weighing, self.wire = ranks, exchange, weighing, wire
-        self.ahead = Ahead()
         self._arriving: list[Callable[[], None]] = []
         self._readers: dict[str, ShardedLookup] = {}
 

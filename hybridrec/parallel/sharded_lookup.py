@@ -23,6 +23,7 @@ from hybridrec.embedding.out_of_range import out_of_range_error
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
 from hybridrec.parallel.answer import Answer, Holdings
+from hybridrec.parallel.exchange import Arriving
 from hybridrec.parallel.request import Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
 from hybridrec.parallel.weighing import share_of
@@ -36,6 +37,11 @@ SIZES = (
     4  # numbers that a rank tells each other one: words of ids, rows of the batch, its weight, whether ids have some
 )
 WIRE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def mode_of(train: bool) -> int:
+    """Whether rows are admitted, and stay for a gradient."""
+    return EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
 
 
 class Way:
@@ -76,6 +82,7 @@ class Flight:
 
     def __init__(self, way: Way, ids: Ids, request: Request, answers: list[Answer], share: float) -> None:
         self.way, self.ids, self.request, self.answers, self.share = way, ids, request, answers, share
+        self.vectors: Arriving | None = None  # once they are on their way
 
 
 class ShardedLookup:
@@ -102,15 +109,31 @@ class ShardedLookup:
         return self._ways[pooling]
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        flight = self.group.ahead.taken(self, block)
-        return self._run(self.fly(self.ids_of(block)) if flight is None else flight, block.weights, train)
+        return self._run(self._flight(block), block.weights, train)
+
+    def prepare(self, block: IdBlock, weight: float | None) -> None:
+        """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
+        self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
+
+    def begin(self, block: IdBlock, train: bool) -> None:
+        """Have vectors come while something else is done: a lookup of this very block must follow."""
+        flight = self._flight(block)
+        self.start(flight, mode_of(train))
+        self.group.exchange.ahead.keep(self, block, flight)
+
+    def _flight(self, block: IdBlock) -> Flight:
+        flight = self.group.exchange.ahead.taken(self, block)
+        return self._now(self.ids_of(block)) if flight is None else flight
+
+    def _now(self, ids: Ids) -> Flight:
+        return self.group.exchange.ahead.now(self, ids, self.group.weighing.weight_of(ids.batch))
 
     def one(
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The same for the only feature; hotness is -1 where there are offsets."""
         ids = Ids(values, offsets.view(1, -1), weights, (0, len(values)), (hotness,), (0,), batch_size)
-        return self._run(self.fly(ids), weights, train)
+        return self._run(self._now(ids), weights, train)
 
     def ids_of(self, block: IdBlock) -> Ids:
         """The block as requests read it."""
@@ -123,7 +146,7 @@ class ShardedLookup:
 
     # -- ids --------------------------------------------------------------------------------------------------
 
-    def fly(self, ids: Ids, weight: float | None = None) -> Flight:
+    def fly(self, ids: Ids, weight: float) -> Flight:
         """Tell all ranks which ids are wanted of them, and hear theirs; `weight` is what the batch counts for."""
         exchange = self.group.exchange
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
@@ -133,7 +156,6 @@ class ShardedLookup:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
             table = self.group.stores[wrong.feature.table].table
             raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
-        weight = self.group.weighing.weight_of(ids.batch) if weight is None else weight
         told = exchange.sizes(_sizes(request.words, ids.batch, weight, ids.weights is not None))
         self._check(told)
         words, batches, weights, weighted = told.unbind(1)
@@ -158,7 +180,7 @@ class ShardedLookup:
     # -- vectors ----------------------------------------------------------------------------------------------
 
     def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
+        mode = mode_of(train)
         if mode == TRAIN:
             self.group.weighing.last = flight.share
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
@@ -172,8 +194,8 @@ class ShardedLookup:
             found.setdefault(way.routes.parts[place].feature, []).append(part)
         return [pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1) for pieces in found.values()]
 
-    def answered(self, flight: Flight, mode: int) -> Tensor:
-        """What all ranks answer, float32: look up for all, send, and receive."""
+    def start(self, flight: Flight, mode: int) -> None:
+        """Look up what all ranks have asked for, and send it."""
         _native.set_threads(torch.get_num_threads())
         group, answers, request = self.group, flight.answers, flight.request
         sizes = [answer.floats for answer in answers]
@@ -184,10 +206,14 @@ class ShardedLookup:
                 raise _explained(group, source, fault)
         if flight.way.holdings.growing and mode != EVAL:
             group.looked_up(flight.way.holdings.growing, mode == TRAIN)
-        return self._travel(vectors, sizes, request.floats, group.wire.forward)
+        flight.vectors = group.exchange.vectors(on_wire(vectors, group.wire.forward), sizes, request.floats)
 
-    def _travel(self, vectors: Tensor, to: list[int], of: list[int], wire: str) -> Tensor:
-        return received(self.group.exchange.vectors(on_wire(vectors, wire), to, of).wait(), wire)
+    def answered(self, flight: Flight, mode: int) -> Tensor:
+        """What all ranks have answered, float32."""
+        if flight.vectors is None:
+            self.start(flight, mode)
+        assert flight.vectors is not None
+        return received(flight.vectors.wait(), self.group.wire.forward)
 
     def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
         """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""

@@ -153,7 +153,7 @@ class _Rank:
 
     def _written(self) -> str:
         path = self._log.with_suffix(f".{self.rank}")
-        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+        return path.read_text(errors="replace")[:6000] if path.exists() else ""
 
 
 class _Forge:

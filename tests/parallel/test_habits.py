@@ -32,6 +32,5 @@ def test_tables_that_are_not_trained_are_looked_up_and_stay(scheme: str) -> None
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_an_optimizer_of_some_tables_leaves_the_others_alone(scheme: str) -> None:
-    options = {"lr": 0.2, "tables": ["item", "user"], "overrides": {"item": {"lr": 0.1}}}
-    check(standard.case(2, scheme, options=options))
+def test_tables_have_values_of_their_own(scheme: str) -> None:
+    check(standard.case(2, scheme, options={"lr": 0.2, "overrides": {"item": {"lr": 0.1}, "user": {"momentum": 0.5}}}))

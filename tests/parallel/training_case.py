@@ -55,6 +55,7 @@ class Case:
     idless: list[int] = field(default_factory=list)  # ranks whose lists are all empty
     fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
     weighs: bool = False  # ranks say how many rows they have
+    ahead: bool = False  # ids of a batch are sent while the one before is computed
     habit: str = ""  # something else that programs do around a backward pass, by its name in `jobs/habits.py`
 
     @property

@@ -14,8 +14,6 @@ from tests.parallel.training_case import Rows
 class Habit:
     """The usual: a forward, a loss over all outputs, one backward."""
 
-    twice = False  # whether backward is called twice
-
     def before(self, model: Any, given: Rows) -> None:
         """Before the forward pass."""
 
@@ -43,12 +41,6 @@ class TrainsWithoutGradient(Habit):
     def before(self, model: Any, given: Rows) -> None:
         with torch.no_grad():
             model(given.blocks, given.dense)
-
-
-class Twice(Habit):
-    """backward() is called twice on one graph: gradients count twice."""
-
-    twice = True
 
 
 class Forgets(Habit):
@@ -88,7 +80,6 @@ HABITS: dict[str, Habit] = {
     "": Habit(),
     "looks again": LooksAgain(),
     "trains without gradient": TrainsWithoutGradient(),
-    "twice": Twice(),
     "forgets": Forgets(),
     "uses embeddings": UsesEmbeddings(),
     "mean of nothing": MeanOfNothing(),

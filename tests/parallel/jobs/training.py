@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from hybridrec.parallel.shard import place
 from torch import Tensor, nn
 
 import hybridrec as hr
@@ -15,9 +14,10 @@ from hybridrec.embedding import Store
 from hybridrec.optim.tables import find_tables
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.ranks import Ranks, ranks
+from hybridrec.parallel.shard import place
 from tests.parallel.jobs.habits import HABITS
 from tests.parallel.jobs.nets import net_of
-from tests.parallel.training_case import Case
+from tests.parallel.training_case import Case, Rows
 
 
 def train(case: dict[str, Any]) -> dict[str, Any]:
@@ -60,8 +60,9 @@ def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
     rows = getattr(hr.optim, case.optimizer)(model, **case.options)
     dense = torch.optim.SGD(model.parameters(), lr=0.1)
     found: dict[str, Any] = {"initial": stores_of(model), "steps": []}
-    for step, micros in enumerate(case.sizes):
-        seen = [_backward(case, model, step, micro, part) for micro in range(len(micros))]
+    batches = _batches(case, model, part)
+    for micros in case.sizes:
+        seen = [_backward(case, model, next(batches), len(micros)) for _ in micros]
         if case.clip is not None:
             seen[-1]["norm"] = float(hr.optim.clip_grad_norm_(model.parameters(), rows, case.clip))
         found["steps"] += seen
@@ -76,9 +77,24 @@ def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
     return found
 
 
-def _backward(case: Case, model: Any, step: int, micro: int, part: Sequence[int]) -> dict[str, Any]:
+def _batches(case: Case, model: Any, part: Sequence[int]) -> Iterator[Rows]:
+    """All batches in their order; ids go ahead by one batch where the case says so."""
+    coming = None
+    for step, micros in enumerate(case.sizes):
+        for micro in range(len(micros)):
+            here, coming = coming, case.rows_of(step, micro, part)
+            if case.ahead and hasattr(model, "prepare"):
+                weight = float(len(coming.label)) if case.weighs else None
+                for block in coming.blocks:
+                    model.prepare(block, weight)
+            if here is not None:
+                yield here
+    assert coming is not None
+    yield coming
+
+
+def _backward(case: Case, model: Any, given: Rows, micros: int) -> dict[str, Any]:
     """One forward and backward; the loss is the mean over the rows given."""
-    given = case.rows_of(step, micro, part)
     if case.weighs and hasattr(model, "weigh"):
         model.weigh(float(len(given.label)))
     habit = HABITS[case.habit]
@@ -86,9 +102,7 @@ def _backward(case: Case, model: Any, step: int, micro: int, part: Sequence[int]
     out, every = model(given.blocks, given.dense)
     loss = habit.loss(out, every, given)
     habit.between(model, given)
-    (loss / len(case.sizes[step])).backward(retain_graph=habit.twice)
-    if habit.twice:
-        (loss / len(case.sizes[step])).backward()
+    (loss / micros).backward()
     return {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
 
 

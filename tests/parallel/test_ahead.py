@@ -1,0 +1,37 @@
+"""Ids of the next batch that travel while this one is computed: the numbers stay those of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parallel import standard
+from tests.parallel.equality import check
+
+SCHEMES = ("replicated", "table", "row", "column")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_ids_that_go_ahead_change_nothing(scheme: str) -> None:
+    sizes = [[[3, 2], [1, 4]], [[2, 2]], [[3, 1]], [[5, 2]]]
+    check(standard.case(2, scheme, sizes=sizes, ahead=True))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_weights_that_ranks_state_go_ahead_with_the_ids(scheme: str) -> None:
+    check(standard.case(2, scheme, ahead=True, weighs=True))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_empty_batches_go_ahead_too(scheme: str) -> None:
+    sizes = [[[0, 2]], [[0, 3]], [[0, 0]], [[0, 0]], [[4, 0]]]
+    check(standard.case(2, scheme, sizes=sizes, ahead=True))
+
+
+def test_batches_without_any_id_go_ahead_too() -> None:
+    check(standard.case(2, "row", hot={}, idless=[0], ahead=True))
+
+
+def test_two_collections_and_two_lookups_go_ahead_in_their_order() -> None:
+    collections = [["item", "user", "wide"], ["few", "one", "hashed"]]
+    check(standard.case(3, "row", collections=collections, ahead=True))
+    check(standard.case(2, "table", lookups=2, collections=collections, ahead=True))
