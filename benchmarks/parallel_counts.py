@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 import torch
-from parallel_ours import Loop, batch_of, model_of, pairs, place
+from parallel_ours import Loop, batch_of, model_of, pairs, place, row_wise
 from parallel_step import meet
 from parallel_wire import watched
 from parallel_workload import Task, load, naive_bytes
@@ -84,7 +84,7 @@ def calls(task: Task, schemes: tuple[str, ...]) -> dict[str, Any]:
 def bytes_sent(task: Task) -> dict[str, Any]:
     """Bytes of a step over all ranks, all tables row-wise, bfloat16 both ways, beside the naive way in float32."""
     wire = {"forward": "bfloat16", "gradient": "bfloat16"}
-    loop = Loop.of(hr.shard(model_of(task), plan=placed(task, ("row",)), wire=hr.parallel.Wire(**wire)))
+    loop = Loop.of(hr.shard(model_of(task), pin=row_wise(task), wire=hr.parallel.Wire(**wire)))
     rows = load(task, place())
     traffic, sent = loop.model.exchange.traffic, torch.zeros(2, dtype=torch.int64)
     traffic.clear()
@@ -99,9 +99,9 @@ def bytes_sent(task: Task) -> dict[str, Any]:
 
 
 def overlap(task: Task) -> dict[str, Any]:
-    """The hidden share of messages that take `latency_ms` longer, over the steps of one stretch."""
+    """The hidden share of messages that take `latency_ms` longer, all tables row-wise, over one stretch of steps."""
     with watched(task.latency_ms / 1e3) as watch:
-        loop = Loop.of(hr.shard(model_of(task)))
+        loop = Loop.of(hr.shard(model_of(task), pin=row_wise(task)))
         batches = [batch_of(rows) for rows in load(task, place())]
         loop.model.prepare(batches[0])
         turn = cycle(pairs(batches))

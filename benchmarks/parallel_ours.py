@@ -1,7 +1,7 @@
 """A rank of ours in `parallel.py`: DLRM over fixed tables in a plain training loop, alone or by `hr.shard`.
 
-Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_apart` two processes that train a
-model each and share nothing but the machine. `weights` saves the weights that all checks begin with, `check_alone` and
+Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_2_row` the same with all tables
+pinned to be row-wise, `ours_apart` two processes that train a model each and share nothing but the machine. `weights` saves the weights that all checks begin with, `check_alone` and
 `check` are the losses of one process and of the ranks. What is counted rather than timed is in parallel_counts.py.
 """
 
@@ -74,15 +74,21 @@ class Loop:
         self.dense.zero_grad()
         loss = binary_cross_entropy_with_logits(self.model(batch), batch.label)
         loss.backward()
-        self.rows.step()
         self.dense.step()
+        self.rows.step()  # last: gradients of rows are on their way meanwhile
         return loss.detach()
 
 
-def sharded(task: Task, **options: Any) -> nn.Module:
-    """The model on the ranks, by a plan of our planner or the one given; on one rank, or apart, as it is."""
-    alone = task.world == 1 or task.kind == "ours_apart"
-    return model_of(task) if alone else hr.shard(model_of(task), **options)
+def sharded(task: Task) -> nn.Module:
+    """The model on the ranks, by the plan of our planner or row-wise; on one rank, or apart, as it is."""
+    if task.world == 1 or task.kind == "ours_apart":
+        return model_of(task)
+    return hr.shard(model_of(task), pin=row_wise(task) if task.kind == "ours_2_row" else None)
+
+
+def row_wise(task: Task) -> dict[str, str]:
+    """All tables pinned to one scheme."""
+    return {f"id{i}": "row" for i in range(task.tables)}
 
 
 @torch.no_grad()
@@ -146,7 +152,7 @@ def kinds() -> dict[str, Callable[[Task], dict[str, Any]]]:
         "weights": save_weights,
         "check_alone": losses_alone,
         "check": losses_of_ranks,
-        **dict.fromkeys(("ours_1", "ours_2", "ours_apart"), speed),
+        **dict.fromkeys(("ours_1", "ours_2", "ours_2_row", "ours_apart"), speed),
         **dict.fromkeys(("count_1", "count_500"), collectives),
         "wire": bytes_sent,
         **dict.fromkeys(("overlap", "overlap_now"), overlap),

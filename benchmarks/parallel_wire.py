@@ -115,13 +115,13 @@ def hidden_share(taken: float, blocked: float) -> float:
 @contextmanager
 def watched(latency: float | None = None) -> Iterator[Watch]:
     """Watch torch.distributed, and the way in which a lookup takes ids that went ahead, while inside."""
-    watch, kept, taken = Watch(latency), {name: getattr(distributed, name) for name in NAMES}, Ahead.taken
+    watch, kept, waits = Watch(latency), {name: getattr(distributed, name) for name in NAMES}, (Ahead.taken, Ahead.now)
     try:
         for name, call in kept.items():
             setattr(distributed, name, watch.around(name, call))
-        Ahead.taken = watch.waiting(taken)
+        Ahead.taken, Ahead.now = map(watch.waiting, waits)
         yield watch
     finally:
-        Ahead.taken = taken
+        Ahead.taken, Ahead.now = waits
         for name, call in kept.items():
             setattr(distributed, name, call)
