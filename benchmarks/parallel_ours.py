@@ -1,8 +1,9 @@
 """A rank of ours in `parallel.py`: DLRM over fixed tables in a plain training loop, alone or by `hr.shard`.
 
 Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_2_row` the same with all tables
-pinned to be row-wise, `ours_apart` two processes that train a model each and share nothing but the machine. `weights` saves the weights that all checks begin with, `check_alone` and
-`check` are the losses of one process and of the ranks. What is counted rather than timed is in parallel_counts.py.
+pinned to be row-wise, `ours_apart` two processes that train a model each and share nothing but the machine. `weights`
+saves the weights that all checks begin with, `check_alone` and `check` are the losses of one process and of the ranks.
+What is counted rather than timed is in parallel_counts.py.
 """
 
 from __future__ import annotations
