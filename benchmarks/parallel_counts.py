@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import cycle
 from typing import Any
 
 import torch
 from parallel_ours import Loop, batch_of, model_of, pairs, place, row_wise
 from parallel_step import meet
-from parallel_wire import watched
+from parallel_wire import Watch, hidden_share, watched
 from parallel_workload import Task, load, naive_bytes
 from torch import Tensor, distributed, nn
 
@@ -99,7 +100,7 @@ def bytes_sent(task: Task) -> dict[str, Any]:
 
 
 def overlap(task: Task) -> dict[str, Any]:
-    """The hidden share of messages that take `latency_ms` longer, all tables row-wise, over one stretch of steps."""
+    """The hidden share of messages that take `latency_ms` longer, all tables row-wise, in the fastest stretch."""
     with watched(task.latency_ms / 1e3) as watch:
         loop = Loop.of(hr.shard(model_of(task), pin=row_wise(task)))
         batches = [batch_of(rows) for rows in load(task, place())]
@@ -107,18 +108,27 @@ def overlap(task: Task) -> dict[str, Any]:
         turn = cycle(pairs(batches))
         for _ in range(task.warm):
             loop.step(*next(turn))
-        meet(task)
-        watch.clear()
-        start = time.perf_counter()
-        for _ in range(task.steps):
-            loop.step(*next(turn))
-        meet(task)
-        seconds = time.perf_counter() - start
+        found = [hidden(task, loop, turn, watch) for _ in range(task.stretches)]
+    best = min(found, key=lambda each: each["step_ms"])
+    return {**best, "latency_ms": task.latency_ms, "stretches": found}
+
+
+def hidden(task: Task, loop: Loop, turn: Iterator[tuple[Batch, Batch]], watch: Watch) -> dict[str, float]:
+    """The same for one stretch, over the messages of all ranks."""
+    meet(task)
+    watch.clear()
+    start = time.perf_counter()
+    for _ in range(task.steps):
+        loop.step(*next(turn))
+    meet(task)
+    passed, messages = time.perf_counter() - start, len(watch.late)
+    both = torch.tensor([watch.taken(), watch.blocked], dtype=torch.float64)
+    distributed.all_reduce(both)
+    taken, blocked = (both / task.world).tolist()
     return {
-        "step_ms": seconds / task.steps * 1e3,
-        "hidden": watch.hidden(),
-        "latency_ms": task.latency_ms,
-        "messages_per_step": len(watch.late) / task.steps,
-        "exchange_ms": watch.taken() / task.steps * 1e3,
-        "blocked_ms": watch.blocked / task.steps * 1e3,
+        "step_ms": passed / task.steps * 1e3,
+        "hidden": hidden_share(taken, blocked),
+        "messages_per_step": messages / task.steps,
+        "exchange_ms": taken / task.steps * 1e3,
+        "blocked_ms": blocked / task.steps * 1e3,
     }

@@ -28,12 +28,14 @@ class Late:
     """A message that arrives some time after it did."""
 
     def __init__(self, work: Any, latency: float) -> None:
-        self._work, self._latency, self._here = work, latency, threading.Event()
+        self._work: Any = work
+        self._latency, self._here = latency, threading.Event()
         self.began, self.ended = time.perf_counter(), 0.0
         threading.Thread(target=self._arrive, daemon=True).start()
 
     def _arrive(self) -> None:
         self._work.wait()
+        self._work = None  # it holds what was sent
         if self._latency:
             time.sleep(self._latency)
         self.ended = time.perf_counter()
@@ -68,10 +70,6 @@ class Watch:
     def taken(self) -> float:
         """Seconds from start to arrival, over all messages."""
         return sum(each.taken for each in self.late)
-
-    def hidden(self) -> float:
-        """The share of the messages' time in which the main thread did not wait."""
-        return hidden_share(self.taken(), self.blocked)
 
     def waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A function that waits, with its time in the main thread counted; one inside another counts once."""
