@@ -1,4 +1,4 @@
-"""`hybridrec checkpoint show|verify`: what is in checkpoints, and whether they are sound."""
+"""`hybridrec checkpoint show|verify|tables`: what is in checkpoints, whether they are sound, and their tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object per 
 
 GIVE = "give the folder of a run, such as runs/a, or a checkpoint, such as runs/a/checkpoints/step-000000100"
 
-checkpoint = typer.Typer(no_args_is_help=True, help="Look at checkpoints: show, verify.")
+checkpoint = typer.Typer(no_args_is_help=True, help="Look at checkpoints: show, verify, tables.")
 
 
 def show(folder: Folder, as_json: AsJson = False) -> None:
@@ -44,7 +44,7 @@ def show(folder: Folder, as_json: AsJson = False) -> None:
     paths = _checkpoints(folder)
     if as_json:
         for path in paths:
-            typer.echo(json.dumps({"path": str(path), **asdict(read_manifest(path))}, ensure_ascii=False))
+            typer.echo(json.dumps({"path": str(path), **read_manifest(path).to_json()}, ensure_ascii=False))
     elif paths == [folder]:
         _show_one(folder, read_manifest(folder))
     else:
@@ -77,8 +77,34 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+def tables(
+    folder: Folder,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write to.")],
+    table: Annotated[list[str] | None, typer.Option("--table", help="Only this table; may be repeated.")] = None,
+) -> None:
+    """Write whole tables of a checkpoint as one Arrow file each, in however many parts they were saved.
+
+    Of several checkpoints the one written last is taken. Rows are read and written
+    a few at a time, so that a table may be larger than memory.
+
+    [bold]Examples[/bold]
+
+    hybridrec checkpoint tables runs/a --out tables
+
+    hybridrec checkpoint tables runs/a/checkpoints/step-000001200 --table embeddings.item --out tables
+    """
+    from hybridrec.train.checkpoint import export_tables, read_manifest
+
+    path = _checkpoints(folder)[-1]
+    files = export_tables(path, out, table or None)
+    saved = read_manifest(path).tables
+    for name, file in files.items():
+        typer.echo(f"{file}: {saved[name].rows:,} rows of {name}, {human_bytes(file.stat().st_size)}")
+
+
 checkpoint.command()(told(show))
 checkpoint.command()(told(verify))
+checkpoint.command()(told(tables))
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -128,14 +154,15 @@ def _show_one(path: Path, manifest: Manifest) -> None:
     best = ", the best so far" if manifest.best else ""
     typer.echo(f"{path}: step {manifest.step:,}{best}, {human_bytes(manifest.bytes)}")
     by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
-    typer.echo(f"written {manifest.created} by {by}")
+    together = f", on {manifest.ranks} ranks" if manifest.ranks > 1 else ""
+    typer.echo(f"written {manifest.created} by {by}{together}")
     if manifest.metrics:
         typer.echo(f"metrics: {_metrics(manifest)}")
     if manifest.tables:
         typer.echo()
         rows = [_table_row(name, info, manifest) for name, info in manifest.tables.items()]
-        titles = ["table", "rows", "of", "dim", "dtype", "optimizer state", "clock", "bytes"]
-        _print_table(titles, rows, right=(1, 2, 3, 6, 7))
+        titles = ["table", "rows", "of", "dim", "dtype", "optimizer state", "clock", "bytes", "parts"]
+        _print_table(titles, rows, right=(1, 2, 3, 6, 7, 8))
     for line in _rest(path):
         typer.echo(line)
 
@@ -143,8 +170,18 @@ def _show_one(path: Path, manifest: Manifest) -> None:
 def _table_row(name: str, info: TableInfo, manifest: Manifest) -> list[str]:
     size = f"≤ {info.capacity:,}" if info.capacity is not None else f"{info.size:,}"
     state = "" if info.rule is None else " ".join([info.rule.kind, *info.rule.names])
-    taken = human_bytes(manifest.files[info.file].bytes)
-    return [name, f"{info.rows:,}", size, str(info.dim), info.dtype, state, f"{info.clock:,}", taken]
+    taken = human_bytes(sum(manifest.files[part.file].bytes for part in info.parts))
+    return [
+        name,
+        f"{info.rows:,}",
+        size,
+        str(info.dim),
+        info.dtype,
+        state,
+        f"{info.clock:,}",
+        taken,
+        str(len(info.parts)),
+    ]
 
 
 def _rest(path: Path) -> list[str]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Ahead:
-    """Flights that have begun before their lookup. Once there is one, a thread begins all of them, in the order in which
-    they are asked for: that is the order of messages, and the same on all ranks if their programs are.
+    """Flights that have begun before their lookup. Once there is one, a thread begins all of them, in the order in
+    which they are asked for: that is the order of messages, and the same on all ranks if their programs are.
 
     Each must be looked up: what is on its way cannot be called back.
     """

@@ -18,8 +18,8 @@ from hybridrec.parallel.ranks import Ranks
 class Traffic:
     """What an exchange has done: calls and bytes to other ranks by kind of message, and seconds.
 
-    `taken` counts from the start of a message until it is asked for and here, `blocked` the part of it in which somebody
-    waited.
+    `taken` counts from the start of a message until it is asked for and here, `blocked` the part of it in which
+    somebody waited.
     """
 
     calls: dict[str, int] = field(default_factory=dict)

@@ -17,6 +17,11 @@ CHUNK = 65536  # rows at a time, written and read
 
 def write(path: Path, store: Store) -> int:
     """Write what an evaluation would see of every row, and return how many there are."""
+    if not store.share.whole:
+        raise ValueError(
+            f"table {store.table.name!r} lies on several ranks, and this one has {store.share}; save a checkpoint, and "
+            "export the run from one process with hybridrec export"
+        )
     half = store.dtype == torch.float16
     kind = pa.list_(pa.float16() if half else pa.float32(), store.dim)  # bfloat16 is exact in float32
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("row", kind, False)])

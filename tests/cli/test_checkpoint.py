@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import hybridrec as hr
 from hybridrec.cli.checkpoint import checkpoint
-from hybridrec.train.checkpoint import Checkpoints, Contents
+from hybridrec.train.checkpoint import Checkpoints, Contents, open_table
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,20 @@ def test_verify_says_what_is_sound_and_exits_1_where_something_is_not(run, tmp_p
         assert [problem["file"] for problem in second["problems"]] == ["tables/emb.item.arrow"]
     finally:
         victim.write_bytes(content)
+
+
+def test_tables_are_written_one_file_each(run, tmp_path):
+    lines = call("tables", run, "--out", tmp_path / "all").splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        str(tmp_path / "all" / f"emb.{n}.arrow") for n in ("item", "user")
+    ]
+    assert "1,000 rows of emb.item" in lines[0]
+    assert open_table(tmp_path / "all" / "emb.user.arrow")["id"].to_pylist() == [-7]
+    call("tables", run, "--table", "emb.item", "--out", tmp_path / "one")
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["emb.item.arrow"]
+    assert "error: the checkpoint has no table 'item'; it has emb.item, emb.user" in call(
+        "tables", run, "--table", "item", "--out", tmp_path / "none", code=1
+    )
 
 
 def test_what_is_no_checkpoint_is_an_error_in_one_line(tmp_path):

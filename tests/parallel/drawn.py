@@ -46,6 +46,8 @@ def cases(draw: st.DrawFn, world: int, most_tables: int = 8) -> Case:
         lookups=draw(st.sampled_from((1, 1, 2))),
         clip=draw(st.sampled_from((None, None, 0.05))),
         seed=draw(st.integers(0, 10_000)),
+        weighs=draw(st.booleans()),
+        ahead=not learned and draw(st.booleans()),
         idless=draw(st.sampled_from(([], [], [0], [world - 1]))),
     )
 

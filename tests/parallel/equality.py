@@ -15,14 +15,14 @@ CLOSE = 1e-5
 TRAIN = "tests.parallel.jobs.training:train"
 
 
-def check(case: Case, close: float = CLOSE, rows_close: float | None = None) -> list[dict[str, Any]]:
-    """Run the case on its ranks and alone, and compare all that both give. `rows_close` is for rows of half types."""
-    found = pool(case.world).run(TRAIN, case=case.to_json())
-    compare(case, found, train_alone(case), close, rows_close or close)
+def check(case: Case, delay: float = 0.0) -> list[dict[str, Any]]:
+    """Run the case on its ranks, with so many seconds between them, and alone, and compare all that both give."""
+    found = pool(case.world, delay).run(TRAIN, case=case.to_json())
+    compare(case, found, train_alone(case))
     return found
 
 
-def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], close: float, rows_close: float) -> None:
+def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], close: float = CLOSE) -> None:
     """The outputs, losses, weights, rows and states of the ranks are those of the one process."""
     compare_stores([each["initial"] for each in found], expected["initial"], 0.0, "initial rows")
     at = 0
@@ -44,8 +44,8 @@ def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], c
             same(each["weights"][name], weight, close, f"{name} on rank {rank}")
             assert torch.equal(each["weights"][name], found[0]["weights"][name]), f"{name} differs between ranks"
         assert each["counts"] == expected["counts"], f"steps by table on rank {rank}"
-    compare_stores([each["final"] for each in found], expected["final"], rows_close, "rows")
-    same(torch.cat([each["eval"] for each in found]), expected["eval"], rows_close, "outputs in eval")
+    compare_stores([each["final"] for each in found], expected["final"], close, "rows")
+    same(torch.cat([each["eval"] for each in found]), expected["eval"], close, "outputs in eval")
 
 
 def compare_stores(found: list[dict[str, Any]], expected: dict[str, Any], close: float, what: str) -> None:

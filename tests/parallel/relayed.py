@@ -34,6 +34,9 @@ def join(port: int, timeout: float = TIMEOUT) -> Ranks | None:
     return init(timeout=timeout)
 
 
+_kept: list[RelayedStore] = []  # torch holds their native half alone
+
+
 class RelayedStore(Store):
     """A store in which the addresses of other ranks are those of the relay."""
 
@@ -41,6 +44,7 @@ class RelayedStore(Store):
         super().__init__()
         self._inner, self._port = inner, port
         self._own: dict[str, bytes] = {}  # what this rank wrote
+        _kept.append(self)
 
     def set(self, key: str, value: bytes) -> None:
         self._own[key] = value
@@ -81,6 +85,12 @@ class RelayedStore(Store):
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # type: ignore[override]
         return self._inner.compare_set(key, expected, desired)  # type: ignore[arg-type]
+
+    def clone(self) -> RelayedStore:
+        """Another connection to the same store."""
+        made = RelayedStore(self._inner.clone(), self._port)  # type: ignore[arg-type]
+        made._own = self._own
+        return made
 
     def num_keys(self) -> int:
         return self._inner.num_keys()

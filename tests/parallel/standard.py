@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.parallel.training_case import Case, Spec
 
 TABLES: list[Spec] = [
@@ -20,6 +22,8 @@ TABLES: list[Spec] = [
     {"name": "hashed", "dim": 4, "hashes": [2, 9], "combiner": "mean"},
     {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "friends"], "combiner": "sum"},
 ]
+SCHEMES = ("replicated", "table", "row", "column")
+ANY = ("mixed", *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES))  # one by one takes its time
 HOT: dict[str, int | None] = {"item": 1, "few": 3, "user": 1}
 EVEN = [[[4, 4, 4, 4, 4, 4, 4, 4]]] * 3
 UNEVEN = [[[4, 1, 3, 0, 2, 5, 1, 1]], [[0, 6, 2, 2, 3, 0, 0, 1]], [[3, 3, 0, 1, 1, 2, 4, 4]]]
@@ -31,7 +35,8 @@ def sizes(world: int, rows: list[list[list[int]]] = UNEVEN) -> list[list[list[in
 
 
 def placed(spec: Spec, scheme: str, world: int, at: int = 0) -> Spec:
-    """A placement by this scheme, or by rows where the table cannot have it; "table" goes to the `at`-th rank."""
+    """The placement of the `at`-th table by this scheme, or by rows where it cannot have it; "mixed" takes turns."""
+    scheme = SCHEMES[at % len(SCHEMES)] if scheme == "mixed" else scheme
     made: Spec = {"table": spec["name"], "scheme": scheme, "devices": list(range(world))}
     if scheme == "table":
         return made | {"devices": [at % world]}

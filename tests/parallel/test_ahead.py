@@ -7,21 +7,19 @@ import pytest
 from tests.parallel import standard
 from tests.parallel.equality import check
 
-SCHEMES = ("replicated", "table", "row", "column")
 
-
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_ids_that_go_ahead_change_nothing(scheme: str) -> None:
     sizes = [[[3, 2], [1, 4]], [[2, 2]], [[3, 1]], [[5, 2]]]
     check(standard.case(2, scheme, sizes=sizes, ahead=True))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_weights_that_ranks_state_go_ahead_with_the_ids(scheme: str) -> None:
     check(standard.case(2, scheme, ahead=True, weighs=True))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_empty_batches_go_ahead_too(scheme: str) -> None:
     sizes = [[[0, 2]], [[0, 3]], [[0, 0]], [[0, 0]], [[4, 0]]]
     check(standard.case(2, scheme, sizes=sizes, ahead=True))
@@ -35,3 +33,12 @@ def test_two_collections_and_two_lookups_go_ahead_in_their_order() -> None:
     collections = [["item", "user", "wide"], ["few", "one", "hashed"]]
     check(standard.case(3, "row", collections=collections, ahead=True))
     check(standard.case(2, "table", lookups=2, collections=collections, ahead=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("scheme", ["mixed", *standard.SCHEMES])
+def test_latency_between_ranks_changes_nothing(scheme: str, ahead: bool) -> None:
+    check(
+        standard.case(3, scheme, ahead=ahead, collections=[["item", "user"], ["few", "wide", "one", "hashed"]]), 0.002
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.parallel import standard
-from tests.parallel.equality import CLOSE, compare
+from tests.parallel.equality import compare
 from tests.parallel.jobs.training import train_alone
 
 CASE = standard.case(1, "row", sizes=[[[5]], [[3]]], optimizer="Adagrad", options={"lr": 0.1}, clip=1.0)
@@ -23,7 +23,7 @@ def _shortened(store: dict[str, Any]) -> None:
 
 def test_a_run_equals_itself() -> None:
     run = train_alone(CASE)
-    compare(CASE, [copy.deepcopy(run)], run, CLOSE, CLOSE)
+    compare(CASE, [copy.deepcopy(run)], run)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_whatever_differs_is_found(change: Change) -> None:
     other = copy.deepcopy(run)
     change(other)
     with pytest.raises((AssertionError, RuntimeError)):
-        compare(CASE, [other], run, CLOSE, CLOSE)
+        compare(CASE, [other], run)

@@ -26,13 +26,13 @@ def tables(dtype: str) -> list[Spec]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_rows_of_every_type_are_equal_bit_for_bit(scheme: str, dtype: str) -> None:
     case = standard.case(2, scheme, tables=tables(dtype), sizes=EQUAL, hot={"a": 2}, weighted=True)
     _check(case)
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_state_beside_rows_of_half_precision_is_equal_bit_for_bit(scheme: str) -> None:
     options = {"lr": 0.25, "momentum": 0.5}
     _check(standard.case(2, scheme, tables=tables("bfloat16"), sizes=EQUAL, optimizer="SGD", options=options))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
+import hybridrec as hr
 from tests.parallel import standard
 from tests.parallel.drawn import OPTIMIZERS
 from tests.parallel.pool import pool
@@ -73,3 +75,30 @@ def test_ranks_that_differ_are_told_so_at_start(what: str) -> None:
     for found in pool(2).run(f"{FAULTS}:differing", what=what):
         assert found["kind"] == "ValueError"
         assert "ranks disagree" in found["text"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_weights_with_a_gradient_on_some_ranks_only_go_well_or_are_refused_on_all(rank: int) -> None:
+    found = pool(2).run(f"{FAULTS}:some_learned", rank=rank, within=20)
+    rows = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)]).lookup("item", torch.arange(6).reshape(3, 2))
+    refused = [each["kind"] == "ValueError" for each in found]
+    assert all(refused) or not any(refused)
+    for each in found:
+        torch.testing.assert_close(each["then"], rows.sum(1))
+        assert all(refused) or torch.equal(each["out"], each["then"])
+
+
+@pytest.mark.parametrize("scheme", standard.ANY)
+def test_gradients_that_are_not_finite_on_one_rank_are_an_error_on_all_before_anything_changes(scheme: str) -> None:
+    case = standard.case(2, scheme, options={"lr": 0.1, "nan": "raise"}, sizes=[[[3, 3]]])
+    for found in pool(2).run(f"{FAULTS}:not_finite", case=case.to_json(), rank=1):
+        assert found["kind"] == "FloatingPointError"
+        assert found["same"]
+
+
+@pytest.mark.parametrize("scheme", standard.ANY)
+def test_rows_whose_gradient_is_not_finite_are_skipped(scheme: str) -> None:
+    case = standard.case(2, scheme, options={"lr": 0.1, "nan": "skip"}, sizes=[[[3, 3]]])
+    for found in pool(2).run(f"{FAULTS}:not_finite", case=case.to_json(), rank=1):
+        assert found["kind"] == ""
+        assert found["finite"]

@@ -29,17 +29,17 @@ def fused(world: int, scheme: str | None, tables: list[Spec] = TABLES, **more: A
     return Case(tables=tables, placements=placements, fused=True, **given)
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column", None])
+@pytest.mark.parametrize("scheme", [*standard.ANY, None])
 def test_a_fused_model_on_two_ranks_ends_where_one_process_does(scheme: str | None) -> None:
     check(fused(2, scheme, optimizer="Adagrad", options={"lr": 0.2, "eps": 1e-3}))
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_weights_of_bags_take_their_gradients(scheme: str) -> None:
     check(fused(2, scheme, learned=True))
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_the_row_of_padding_stays_as_it_is(scheme: str) -> None:
     tables = [spec | {"padding_idx": 2} for spec in TABLES if spec["combiner"] != "max"]
     found = check(fused(2, scheme, tables))
@@ -49,7 +49,7 @@ def test_the_row_of_padding_stays_as_it_is(scheme: str) -> None:
             assert bool((before["rows"][here] == each["final"][name]["rows"][here]).all())
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_ids_without_a_batch_dimension_train_alike_where_ranks_say_their_rows(scheme: str) -> None:
     check(fused(2, scheme, hot={}, weighs=True))
 

@@ -75,7 +75,7 @@ def test_fixed_and_ragged_features_stay_in_their_order() -> None:
     check(Case(tables=tables, placements=placements, sizes=standard.sizes(2), hot={"t1": 2, "t3": 1, "t4": 3}))
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_as_many_ids_as_rows_with_empty_bags_among_them_is_not_one_id_per_row(scheme: str) -> None:
     tables = specs([[10, 4], [6, 3]], "mean")
     for seed in range(3):

@@ -64,9 +64,15 @@ def test_a_hang_ends_in_time_and_says_where_each_rank_stood() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
 def test_rank_processes_end_with_the_session(sign: signal.Signals) -> None:
-    program = (
-        "import sys, time; from tests.parallel.pool import pool; pool(2).run('tests.parallel.jobs.echo:here', word='');"
-        "print(*pool(2).pids, flush=True); time.sleep(60)"
+    program = "\n".join(
+        [
+            "import signal, time",
+            "from tests.parallel.pool import pool",
+            "signal.signal(signal.SIGINT, signal.default_int_handler)",  # ignored where pytest runs in the background
+            "pool(2).run('tests.parallel.jobs.echo:here', word='')",
+            "print(*pool(2).pids, flush=True)",
+            "time.sleep(60)",
+        ]
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

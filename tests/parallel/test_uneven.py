@@ -7,10 +7,8 @@ import pytest
 from tests.parallel import standard
 from tests.parallel.equality import check
 
-SCHEMES = ("replicated", "table", "row", "column")
 
-
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -23,13 +21,13 @@ def test_a_row_counts_the_same_on_whatever_rank_it_is(scheme: str, sizes: list[l
     check(standard.case(2, scheme, sizes=sizes, optimizer="Adam", options={"lr": 0.05, "eps": 1e-3}, clip=0.5))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 @pytest.mark.parametrize("idless", [[0], [1], [0, 1]])
 def test_a_rank_whose_lists_are_all_empty_takes_part(scheme: str, idless: list[int]) -> None:
     check(standard.case(2, scheme, hot={}, idless=idless))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", standard.ANY)
 def test_features_without_any_id_on_any_rank_give_zeros_and_no_update(scheme: str) -> None:
     check(standard.case(2, scheme, hot={"item": 0, "user": 0, "one": 0, "few": 0}))
 

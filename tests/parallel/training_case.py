@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding import Table, Uniform
-from hybridrec.embedding.policies import MultiHash
+from hybridrec.embedding.policies import MinCount, MultiHash, Probability
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.types import IdBlock, Ragged
 
@@ -52,6 +52,7 @@ class Case:
     seed: int = 0
     wire: Spec | None = None
     longest: int = 4  # ids in a ragged list
+    threads: int = 1  # of a rank
     idless: list[int] = field(default_factory=list)  # ranks whose lists are all empty
     fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
     weighs: bool = False  # ranks say how many rows they have
@@ -132,7 +133,10 @@ def features_of(spec: Spec) -> list[str]:
 
 def table_of(spec: Spec) -> Table:
     """The table that these JSON values declare."""
-    given = {name: value for name, value in spec.items() if name not in ("name", "dim", "dtype", "hashes")}
+    given = {name: value for name, value in spec.items() if name not in ("name", "dim", "dtype", "hashes", "admission")}
+    if spec.get("admission"):
+        kind, value = spec["admission"]
+        given["admission"] = {"probability": Probability, "min_count": MinCount}[kind](value)
     if spec.get("hashes"):
         given["hashes"] = MultiHash(*spec["hashes"])
     if spec.get("dtype"):

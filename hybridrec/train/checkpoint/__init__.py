@@ -13,6 +13,7 @@ from hybridrec.train.checkpoint.load_report import LoadReport
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from hybridrec.train.checkpoint.table_file import open_table
 from hybridrec.train.checkpoint.verify import Problem, verify
+from hybridrec.train.checkpoint.whole_tables import export_tables
 
 __all__ = [
     "Checkpoints",
@@ -23,6 +24,7 @@ __all__ = [
     "Manifest",
     "read_manifest",
     "open_table",
+    "export_tables",
     "verify",
     "Problem",
 ]

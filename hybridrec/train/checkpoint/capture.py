@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import quote
 
 import torch
 from torch import Tensor
 
-from hybridrec import _native
 from hybridrec.embedding.owner import groups_of
+from hybridrec.embedding.store import WHOLE, CopiedCapture, RowData, Snapshot, Store
 from hybridrec.embedding.store import Capture as Rows
-from hybridrec.embedding.store import CopiedCapture, RowData, Snapshot, Store
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.checkpoint import dense_optimizer, row_optimizer, tree
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.homes import homes_of, state_without_rows, unwrapped
+from hybridrec.train.checkpoint.part_info import PartInfo, file_name
 from hybridrec.train.checkpoint.table_info import Home, TableInfo, info_of
-
-MOST_NAME = 180  # bytes of a file's name
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A run's contents: captures of the tables, and copies of all else; `close` it when it is written."""
+    """A run's contents: captures of the tables, and copies of all else; `close` it when it is written.
 
-    tables: Mapping[str, tuple[TableInfo, Rows]]
+    Of several ranks, each has captures of the shares that it saves, and the first one has all else.
+    """
+
+    tables: Mapping[str, TableInfo]  # each with at most one part, the one of this rank
+    rows: Mapping[str, Rows]
     sketches: Mapping[str, Tensor]
     dense: Mapping[str, Tensor]
     optimizer_tensors: Mapping[str, Tensor]
@@ -38,26 +39,33 @@ class Capture:
     def bytes(self) -> int:
         """About as much as the files will take."""
         groups = (self.sketches, self.dense, self.optimizer_tensors, self.state_tensors)
-        rows = sum(info.row_bytes * held.most for info, held in self.tables.values())
+        rows = sum(self.tables[name].row_bytes(self.part(name)) * held.most for name, held in self.rows.items())
         return rows + sum(part.nbytes for group in groups for part in group.values())
 
     @property
     def host_bytes(self) -> int:
         """Memory of the host that it would take if rows on GPUs changed before they are written."""
-        return sum(held.host_bytes for _, held in self.tables.values())
+        return sum(held.host_bytes for held in self.rows.values())
+
+    def part(self, table: str) -> PartInfo:
+        """What is saved here of a table that is among `rows`."""
+        [part] = self.tables[table].parts
+        return part
 
     def close(self) -> None:
         """Let the tables forget it."""
-        for _, held in self.tables.values():
+        for held in self.rows.values():
             held.close()
 
 
 @torch.no_grad()
-def capture(contents: Contents) -> Capture:
-    """Capture everything; ValueError where gradients wait that a checkpoint cannot hold."""
+def capture(contents: Contents, rank: int = 0) -> Capture:
+    """Capture everything, on ranks above 0 only rows; ValueError where gradients wait that have no place in it."""
     model = unwrapped(contents.model)
     _check_queues(model)
     homes = homes_of(model)
+    if rank > 0:
+        return Capture(*_tables(homes, rank), {}, {}, {}, {})
     dense, extra = {}, {}
     for name, value in state_without_rows(model).items():
         if isinstance(value, Tensor):
@@ -72,8 +80,7 @@ def capture(contents: Contents) -> Capture:
         "optimizers": tree.encode(optimizers, optimizer_tensors),
         "state": tree.encode(contents.state, state_tensors, "state"),
     }
-    tables, sketches = _tables(homes)
-    return Capture(tables, sketches, dense, optimizer_tensors, state_tensors, trees)
+    return Capture(*_tables(homes, rank), dense, optimizer_tensors, state_tensors, trees)
 
 
 def _check_queues(model: torch.nn.Module) -> None:
@@ -91,28 +98,22 @@ def _optimizer(optimizer: Any, model: torch.nn.Module, homes: Mapping[str, Home]
     return dense_optimizer.to_tree(optimizer, model)
 
 
-def _tables(homes: Mapping[str, Home]) -> tuple[dict[str, tuple[TableInfo, Rows]], dict[str, Tensor]]:
-    tables, sketches = {}, {}
+def _tables(homes: Mapping[str, Home], rank: int) -> tuple[dict[str, TableInfo], dict[str, Rows], dict[str, Tensor]]:
+    tables = {name: info_of(home) for name, home in homes.items()}
+    rows: dict[str, Rows] = {}
+    sketches: dict[str, Tensor] = {}
     for name, home in homes.items():
-        held = home.capture() if isinstance(home, Store) else _of_parameter(home.weight)
-        info = replace(info_of(home, f"tables/{file_name(name)}"), clock=held.clock, rule=held.rule)
+        share = home.share if isinstance(home, Store) else replace(WHOLE, saves=rank == 0)
+        if share.empty or not share.saves:
+            continue
+        held = rows[name] = home.capture() if isinstance(home, Store) else _of_parameter(home.weight)
         if held.sketch is not None:
             sketches[name] = held.sketch.contiguous()
-        tables[name] = (replace(info, sketch=None if held.sketch is None else held.sketch.nbytes), held)
-    return tables, sketches
+        size = None if held.sketch is None else held.sketch.nbytes
+        part = PartInfo(f"tables/{file_name(name, share)}", share=share, sketch=size, rank=rank)
+        tables[name] = replace(tables[name], clock=held.clock, rule=held.rule, parts=(part,))
+    return tables, rows, sketches
 
 
 def _of_parameter(weight: Tensor) -> Rows:
     return CopiedCapture(Snapshot(RowData(torch.arange(len(weight)), tree.copied(weight), {}), 0, None))
-
-
-def file_name(table: str) -> str:
-    """The name of a table's file: the table's name as in a URL, shortened where it is too long.
-
-    >>> file_name("emb.item"), file_name("a/b")
-    ('emb.item.arrow', 'a%2Fb.arrow')
-    """
-    name = quote(table, safe=" ")
-    if len(name) > MOST_NAME:
-        name = f"{name[:MOST_NAME]}-{_native.xxh64(table.encode()):016x}"
-    return name + ".arrow"

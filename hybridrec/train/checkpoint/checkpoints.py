@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hybridrec.parallel.ranks import ranks
 from hybridrec.train.checkpoint import host_memory
 from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
+from hybridrec.train.checkpoint.joint import FAILED, Joint, begin
 from hybridrec.train.checkpoint.lock import locked
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, NewerFormatError, read_manifest
+from hybridrec.train.checkpoint.rank_messages import LEFT
+from hybridrec.train.checkpoint.together import write_together
 from hybridrec.train.checkpoint.verify import problems_of_files
-from hybridrec.train.checkpoint.write import PART, Label, write
+from hybridrec.train.checkpoint.write import PART, Label, free_name, write
 
 FOLDER = re.compile(r"step-\d{9,}(-\d+)?")
 
@@ -30,6 +36,9 @@ class Checkpoints:
     `save` copies what it is given and returns; a thread writes the copy beside the others and renames it into place
     when it is on the disk, so that a folder `step-...` is complete. Leave the `with` block, or call `close()`, so that
     the last one is finished; errors of the thread are raised by the next `save`, `wait` or `close`.
+
+    Where several ranks train together, all of them call `save`, with a folder that all of them see: each writes the
+    rows that it holds, and the first one all else. An error of one is an error of all.
 
     >>> import tempfile, torch
     >>> model = torch.nn.Linear(2, 1)
@@ -47,6 +56,7 @@ class Checkpoints:
         self.keep = keep
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._joint: Joint | None = None
 
     # -- writing ------------------------------------------------------------------------------------------
 
@@ -67,13 +77,20 @@ class Checkpoints:
             raise ValueError(f"step is {step!r}; it must be a whole number from 0 on")
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self.wait()
-        captured = capture(contents)
-        wait = wait or host_memory.must_wait(captured.host_bytes, host_memory.available())
-        work = [(captured, step, best, numbers)]
+        team = ranks()
+        if team is None:
+            captured = capture(contents)
+            wait = wait or host_memory.must_wait(captured.host_bytes, host_memory.available())
+            work = [functools.partial(self._write, captured, step, best, numbers)]
+            del captured
+        else:
+            joint = self._joint = begin(team, self.directory, contents, step, lambda held: self._open(held, step))
+            wait = wait or joint.wait
+            work = [functools.partial(self._write_joint, joint, Label(step, joint.number, best, numbers))]
         # Not a daemon: a program that ends without close() still finishes its checkpoint.
         self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint")
         self._thread.start()
-        del work, captured
+        del work
         if wait:
             self.wait()
 
@@ -86,7 +103,7 @@ class Checkpoints:
         """Until the checkpoint that is being written is in place; raises what went wrong with it."""
         if self._thread is not None:
             self._thread.join()
-            self._thread = None
+            self._thread = self._joint = None
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -99,6 +116,8 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._joint is not None:  # ranks that are gone are not waited for as long
+            self._joint.patience = min(self._joint.patience, LEFT)
         try:
             self.close()
         except Exception as lost:
@@ -106,26 +125,42 @@ class Checkpoints:
                 raise
             error.add_note(f"beside it, a checkpoint was lost: {lost}")
 
-    def _run(self, work: list[tuple[Capture, int, bool, dict[str, float]]]) -> None:
-        """Write what `work` holds, and take it out, so that nobody keeps the copy longer than need be."""
+    def _run(self, work: list[Callable[[], None]]) -> None:
+        """Do what `work` holds, and take it out, so that nobody keeps the copy longer than need be."""
         try:
-            self._write(*work.pop())
+            work.pop()()
         except BaseException as error:
             for part in (error, error.__cause__):
                 traceback.clear_frames(None if part is None else part.__traceback__)
             self._error = error
 
     def _write(self, captured: Capture, step: int, best: bool, metrics: dict[str, float]) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with locked(self.directory):
-            self._clear()
-            number = max((manifest.number for manifest in self._manifests().values()), default=0) + 1
+        with ExitStack() as held:
+            _, number = self._open(held, step)
             self._prune(write(self.directory, captured, Label(step, number, best, metrics)))
 
+    def _write_joint(self, joint: Joint, label: Label) -> None:
+        try:
+            write_together(joint, label)
+            if joint.rank == 0:
+                self._prune(joint.final)
+        finally:
+            joint.close()
+
+    def _open(self, held: ExitStack, step: int) -> tuple[Path, int]:
+        """Lock the folder and clear it; the path and the number of the next checkpoint."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        held.enter_context(locked(self.directory))
+        self._clear()
+        number = max((manifest.number for manifest in self._manifests().values()), default=0) + 1
+        return free_name(self.directory, step), number
+
     def _clear(self) -> None:
-        """Remove what a writer that was killed has left."""
+        """Remove what a writer that was killed, or has failed, has left."""
         for part in self.directory.glob(f"step-*{PART}"):
             shutil.rmtree(part)
+        for said in self.directory.glob(f"step-*{FAILED}"):
+            said.unlink()
 
     def _prune(self, made: Path) -> None:
         """Remove what need not be kept: renamed first, so that a half-deleted one is not taken for a checkpoint."""

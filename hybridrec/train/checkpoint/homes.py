@@ -12,20 +12,30 @@ from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.embedding.fused_modules import FusedModule
 from hybridrec.embedding.owner import RowOwner, groups_of
 from hybridrec.embedding.unfused import TableWeight
+from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.train.checkpoint.table_info import Home
 
 COMPILED = "_orig_mod"  # what torch.compile puts into the paths of modules
+ON_RANKS = ShardedModel, nn.parallel.DistributedDataParallel
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside torch.compile and DistributedDataParallel."""
+    """The model inside torch.compile, `hr.shard` and DistributedDataParallel."""
     while True:
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            model = model.module
+        if isinstance(model, (*ON_RANKS, nn.DataParallel)):
+            model = model.get_submodule("module")
         elif isinstance(model._modules.get(COMPILED), nn.Module):
             model = model.get_submodule(COMPILED)
         else:
             return model
+
+
+def distributed(model: nn.Module) -> bool:
+    """Whether every rank has the model, or a part of it, so that all of them load it together."""
+    if isinstance(model, ON_RANKS):
+        return True
+    inside = model._modules.get(COMPILED)
+    return isinstance(inside, nn.Module) and distributed(inside)
 
 
 def plain(name: str) -> str:

@@ -14,19 +14,20 @@ from torch import Tensor
 
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.optim import RowOptimizer
+from hybridrec.parallel.ranks import names_of, ranks
 from hybridrec.train.checkpoint import tree
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.dense_optimizer import DenseLoad
-from hybridrec.train.checkpoint.homes import homes_of, unwrapped
+from hybridrec.train.checkpoint.homes import distributed, homes_of, unwrapped
 from hybridrec.train.checkpoint.load_report import LoadReport
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from hybridrec.train.checkpoint.names import Renamer, renamer
+from hybridrec.train.checkpoint.names import Renamer, renamed, renamer
 from hybridrec.train.checkpoint.row_optimizer import RowLoad
 from hybridrec.train.checkpoint.table_info import Home
-from hybridrec.train.checkpoint.table_load import TableLoad
+from hybridrec.train.checkpoint.table_load import TableLoad, files_of_others
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.weight_load import WeightLoad
-from hybridrec.train.checkpoint.write import SKETCHES, TENSORS, TREES
+from hybridrec.train.checkpoint.write import TENSORS, TREES
 
 
 class Misfit(CheckpointError):
@@ -46,6 +47,9 @@ def load(
     error, and nothing has changed then; else it is skipped and reported. `rename` maps saved names, or their beginnings
     up to a dot, to those of the model. Without optimizers in `contents`, those of the checkpoint are passed over.
 
+    A model that `hr.shard` made is loaded by all ranks together, from the checkpoint that rank 0 names, by however many
+    ranks and with whatever plan it was saved: each reads the rows and columns that it holds.
+
     >>> import tempfile
     >>> from hybridrec.train.checkpoint import Checkpoints
     >>> with Checkpoints(tempfile.mkdtemp()) as checkpoints:
@@ -56,29 +60,46 @@ def load(
     >>> contents.state
     {'epoch': 3}
     """
-    return _Loading(Path(path), contents, rename).run(strict)
+    team = ranks() if distributed(contents.model) else None
+    if team is None:
+        return _Loading(Path(path), contents, rename, strict).run()
+    path = team.told(str(path))
+    loading, error = None, None
+    try:
+        loading = _Loading(Path(path), contents, rename, strict)
+    except Exception as caught:
+        error = caught
+    every = team.all_told(None if error is None else str(error))
+    if error is not None:
+        raise error
+    assert loading is not None, "what cannot be loaded is an error"
+    if failed := [rank for rank, text in enumerate(every) if text is not None]:
+        raise CheckpointError(f"nothing was loaded, since {names_of(failed)} could not: {every[failed[0]]}")
+    return loading.run()
 
 
 class _Loading:
-    """A checkpoint and what it is loaded into, compared."""
+    """A checkpoint and what it is loaded into, compared; Misfit where that does not fit, and `strict`."""
 
-    def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None) -> None:
+    def __init__(self, folder: Path, contents: Contents, rename: Mapping[str, str] | None, strict: bool) -> None:
         self.folder, self.contents = folder, contents
         self.model = unwrapped(contents.model)
         self.homes = homes_of(self.model)
         self.manifest = read_manifest(folder)
         with ThreadPoolExecutor(1) as meanwhile:  # the disk is the slower one
             meanwhile.submit(_make_room, self.homes, self.manifest)
-            _check_files(folder, self.manifest)
+            tables = {renamed(name, rename or {}): info for name, info in self.manifest.tables.items()}
+            _check_files(folder, self.manifest, files_of_others(self.homes, tables))
         self.trees = json.loads((folder / TREES).read_text(encoding="utf-8"))
         dense, state = self._tensors("dense"), self._tensors("state")
         extra = tree.decode(self.trees["model"], state)
         new = renamer(rename, [*self.manifest.tables, *dense, *extra])
         self.weights = WeightLoad(self.model, {new(name): part for name, part in {**dense, **extra}.items()})
-        self.tables = TableLoad(self.homes, {new(name): info for name, info in self.manifest.tables.items()})
-        self.old_names = {new(name): name for name in self.manifest.tables}
+        self.tables = TableLoad(self.homes, tables, {new(name): name for name in self.manifest.tables})
         self.state = tree.decode(self.trees["state"], state)
         self.optimizers, self.report = self._compared(new)
+        if strict and not self.report.complete:
+            raise Misfit(_refusal(self.folder, self.report), self.report)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
         return load_file(self.folder / TENSORS[name])
@@ -109,14 +130,12 @@ class _Loading:
             return RowLoad(optimizer, self.homes, saved, new)
         return DenseLoad(optimizer, self.model, saved, self.weights.shapes, new)
 
-    def run(self, strict: bool) -> LoadReport:
+    def run(self) -> LoadReport:
         """Load what fits."""
-        if strict and not self.report.complete:
-            raise Misfit(_refusal(self.folder, self.report), self.report)
         self.weights.apply(self.folder)
-        sketches = load_file(self.folder / SKETCHES) if SKETCHES in self.manifest.files else {}
         for name in self.tables.fitting:
-            self.tables.apply(name, self.folder, sketches.get(self.old_names[name]))
+            for note in self.tables.apply(name, self.folder):
+                self.report.add_note(f"table {name}", note)
         for each in self.optimizers.values():
             each.apply()
         self.contents.state = self.state
@@ -129,11 +148,12 @@ def _make_room(homes: Mapping[str, Home], manifest: Manifest) -> None:
     """Take the memory of the rows to come; tables keep what they hold."""
     for name, home in homes.items():
         if isinstance(home, HashStore) and name in manifest.tables:
-            home.make_room(manifest.tables[name].rows)
+            home.make_room(-(-manifest.tables[name].rows // home.share.count))
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
-    if problems := problems_of_files(folder, manifest, sums=True):
+def _check_files(folder: Path, manifest: Manifest, of_others: set[str]) -> None:
+    """Raise where files are damaged; the content of those that other ranks read is not looked at."""
+    if problems := problems_of_files(folder, manifest, sums=manifest.files.keys() - of_others):
         listed = "; ".join(map(str, problems[:3]))
         raise CheckpointError(f"checkpoint {folder} is damaged: {listed}; load another checkpoint")
 

@@ -29,6 +29,10 @@ class LoadReport:
         """Whether everything was loaded as it was saved."""
         return not self.skipped and not self.missing
 
+    def add_note(self, name: str, note: str) -> None:
+        """Something more that is good to know of a part."""
+        self.notes[name] = f"{self.notes[name]}; {note}" if name in self.notes else note
+
     def __repr__(self) -> str:
         lines = [f"{len(self.loaded)} loaded{': ' * bool(self.loaded)}{_some(self.loaded)}"]
         for title, parts in (("skipped", self.skipped), ("with a note", self.notes)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hybridrec.train.checkpoint.table_info import TableInfo
 
 NAME = "manifest.json"
 FORMAT = "hybridrec-checkpoint"
-VERSION = 1
+VERSION = 2  # 1 had one file for each table
 
 
 class CheckpointError(ValueError):
@@ -44,16 +44,22 @@ class Manifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, FileInfo] = field(default_factory=dict)
     tables: Mapping[str, TableInfo] = field(default_factory=dict)
+    ranks: int = 1  # that wrote it
 
     @property
     def bytes(self) -> int:
         """The size of all files."""
         return sum(file.bytes for file in self.files.values())
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        tables = {name: info.to_json() for name, info in self.tables.items()}
+        return {**asdict(replace(self, tables={})), "tables": tables}
+
 
 def to_text(manifest: Manifest) -> str:
     """The manifest as JSON. Its last entry is the checksum of what stands before."""
-    body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    body = {"format": FORMAT, "version": VERSION, **manifest.to_json()}
     return json.dumps({**body, "xxh64": _sum(body)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

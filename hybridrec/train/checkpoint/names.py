@@ -18,20 +18,21 @@ def renamer(rename: Mapping[str, str] | None, known: Iterable[str]) -> Renamer:
     for old in given:
         if not any(_begins(name, old) for name in names):
             raise ValueError(f"rename has {old!r}, which the checkpoint does not; it has {', '.join(names[:20])}")
-    new = {name: _renamed(name, given) for name in names}
+    new = {name: renamed(name, given) for name in names}
     twice: dict[str, str] = {}
     for old, name in new.items():
         if name in twice:
             raise ValueError(f"rename makes {name!r} of both {twice[name]!r} and {old!r}; give them different names")
         twice[name] = old
-    return lambda name: _renamed(name, given)
+    return lambda name: renamed(name, given)
 
 
 def _begins(name: str, old: str) -> bool:
     return name == old or name.startswith(old + ".")
 
 
-def _renamed(name: str, given: Mapping[str, str]) -> str:
+def renamed(name: str, given: Mapping[str, str]) -> str:
+    """The new name of a saved one."""
     fitting = [old for old in given if _begins(name, old)]
     if not fitting:
         return name

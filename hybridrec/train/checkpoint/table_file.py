@@ -16,9 +16,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.store import Capture, RowData
-from hybridrec.optim.rule import RowRule
-from hybridrec.train.checkpoint.table_info import TableInfo
+from hybridrec.embedding.store import RowData
 
 TYPES = {
     torch.float32: pa.float32(),
@@ -60,35 +58,26 @@ def _array(column: Tensor, kind: pa.DataType) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), type=kind)
 
 
-class SavedTable(Capture):
-    """A table file, read in chunks that are views of it: nothing is read before it is used, and nothing written.
+class TableFile:
+    """A table file, read in batches whose columns are views of it: nothing is read before it is used."""
 
-    `state` says whether the optimizer state in the file is of use.
-    """
+    def __init__(self, path: Path, rows: int) -> None:
+        table, self._content = _open(path)
+        if table.num_rows != rows:
+            raise ValueError(f"{path} has {table.num_rows} rows, and the manifest says {rows}")
+        self._batches = [batch for batch in table.to_batches() if batch.num_rows]
+        self.names = table.schema.names
 
-    def __init__(
-        self, path: Path, info: TableInfo, rule: RowRule | None = None, sketch: Tensor | None = None, state: bool = True
-    ) -> None:
-        super().__init__(info.clock, rule, sketch, info.rows)
-        self._table, self._content = _open(path)
-        if self._table.num_rows != info.rows:
-            raise ValueError(f"{path} has {self._table.num_rows} rows, and the manifest says {info.rows}")
-        self._dtype = getattr(torch, info.dtype)
-        self._names = info.rule.names if info.rule and state else ()
+    def __len__(self) -> int:
+        return len(self._batches)
 
-    def chunks(self, size: int = 65536) -> Iterator[RowData]:
-        nothing = pa.RecordBatch.from_pylist([], schema=self._table.schema)
-        for batch in self._table.to_batches() or [nothing]:
-            yield self._chunk(batch)
+    def column(self, batch: int, name: str) -> Tensor:
+        """A column of a batch, [n] or [n, width]."""
+        return _tensor(self._batches[batch].column(name), self._content)
 
-    def _chunk(self, batch: pa.RecordBatch) -> RowData:
-        columns = {name: _tensor(batch.column(name), self._content) for name in batch.schema.names}
-        state = {name: columns[name] for name in self._names}
-        rows = columns["row"].to(self._dtype)
-        return RowData(columns["id"], rows, state, columns.get("touched"), columns.get("count"))
-
-    def close(self) -> None:
-        del self._table, self._content
+    def ids(self) -> Iterator[Tensor]:
+        """The ids of each batch."""
+        return (self.column(batch, "id") for batch in range(len(self)))
 
 
 def open_table(path: Path | str) -> pa.Table:

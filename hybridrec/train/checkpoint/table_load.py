@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from hybridrec.embedding.store import Store
+from hybridrec.embedding.store import WHOLE, Store
 from hybridrec.train.checkpoint.load_report import LoadReport
-from hybridrec.train.checkpoint.table_file import SavedTable
-from hybridrec.train.checkpoint.table_info import Home, TableInfo, fit, info_of
+from hybridrec.train.checkpoint.saved_table import SavedTable
+from hybridrec.train.checkpoint.sketch_load import sketch_of
+from hybridrec.train.checkpoint.table_info import Home, TableInfo, fit
 
 
 class TableLoad:
-    """Which saved tables, by their new names, the model can take."""
+    """Which saved tables, by their new names, the model can take; `old_names` are those that they were saved by."""
 
-    def __init__(self, homes: Mapping[str, Home], saved: Mapping[str, TableInfo]) -> None:
-        self.homes, self.saved = homes, saved
+    def __init__(self, homes: Mapping[str, Home], saved: Mapping[str, TableInfo], old_names: Mapping[str, str]) -> None:
+        self.homes, self.saved, self.old_names = homes, saved, old_names
         self.fits = {name: fit(saved[name], home) for name, home in homes.items() if name in saved}
         self.fitting = [name for name, found in self.fits.items() if found.misfit is None]
 
@@ -36,14 +36,31 @@ class TableLoad:
                 report.notes[f"table {name}"] = "; ".join(found.notes)
 
     @torch.no_grad()
-    def apply(self, name: str, folder: Path, sketch: Tensor | None) -> None:
-        """Load a table that fits, straight from the map of its file."""
+    def apply(self, name: str, folder: Path) -> list[str]:
+        """Load a table that fits, straight from the maps of its files; returns what is good to know."""
         home, info = self.homes[name], self.saved[name]
-        path = folder / info.file
         if not isinstance(home, Store):
-            for part in SavedTable(path, info).chunks():
+            for part in SavedTable(folder, info).chunks():
                 home.weight.index_copy_(0, part.ids.to(home.weight.device), part.rows.to(home.weight))
-            return
-        same_sketch = info_of(home, info.file).sketch == info.sketch
-        same_rule = home.rule is not None and home.rule == info.rule
-        home.restore(SavedTable(path, info, home.rule, sketch if same_sketch else None, state=same_rule))
+            return []
+        sketch, note = sketch_of(folder, self.old_names[name], info, home)
+        held = SavedTable(folder, info, home, sketch)
+        home.restore(held)
+        full = f"{held.given_up} rows had no room, {held.most} being the capacity here: those of the lowest scores"
+        return ([note] if note else []) + ([full] if held.given_up else [])
+
+
+def files_of_others(homes: Mapping[str, Home], saved: Mapping[str, TableInfo]) -> set[str]:
+    """The files of tables of which no store here takes anything: those of other ranks do."""
+    found = set()
+    for name, info in saved.items():
+        home = homes.get(name)
+        share = home.share if isinstance(home, Store) else WHOLE
+        columns = range(share.column, share.column + share.dim_of(info.dim))
+        found |= {part.file for part in info.parts if not part.meets(share) or not _needed(info.columns(part), columns)}
+    return found
+
+
+def _needed(held: range, wanted: range) -> bool:
+    """Whether a part with these columns is read: the first one always is, for what belongs to whole rows."""
+    return held.start == 0 or max(held.start, wanted.start) < min(held.stop, wanted.stop)

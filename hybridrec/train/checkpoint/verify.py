@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,19 +36,19 @@ def verify(path: Path | str) -> list[Problem]:
         manifest = read_manifest(folder)
     except CheckpointError as error:
         return [Problem(NAME, str(error))]
-    return [*problems_of_files(folder, manifest, sums=True), *_strangers(folder, manifest)]
+    return [*problems_of_files(folder, manifest, sums=manifest.files), *_strangers(folder, manifest)]
 
 
-def problems_of_files(folder: Path, manifest: Manifest, *, sums: bool = False) -> list[Problem]:
-    """Files that are missing, of another size or not readable; with `sums` the content is read, and checked too."""
+def problems_of_files(folder: Path, manifest: Manifest, *, sums: Container[str] = ()) -> list[Problem]:
+    """Files that are missing, of another size or not readable; the content of those in `sums` is read and checked."""
     found = []
     for name, info in manifest.files.items():
-        what = _wrong(folder / name, info, sums)
+        what = _wrong(folder / name, info, name in sums)
         if what is None:
             what = _unreadable(folder / name)
         if what is not None:
             found.append(Problem(name, what))
-    listed = {info.file: name for name, info in manifest.tables.items()}
+    listed = {part.file: name for name, info in manifest.tables.items() for part in info.parts}
     absent = [
         Problem(file, f"table {name} has no such file") for file, name in listed.items() if file not in manifest.files
     ]

@@ -24,13 +24,14 @@ from hybridrec.train.checkpoint import manifest as manifests
 from hybridrec.train.checkpoint.capture import Capture
 from hybridrec.train.checkpoint.checksum import checksums
 from hybridrec.train.checkpoint.manifest import FileInfo, Manifest
+from hybridrec.train.checkpoint.part_info import sketch_file
 from hybridrec.train.checkpoint.table_file import write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 from hybridrec.train.checkpoint.verify import problems_of_files
 
 PART = ".part"
 TENSORS = {"dense": "dense.safetensors", "optimizer": "optimizer.safetensors", "state": "state.safetensors"}
-SKETCHES, TREES = "sketches.safetensors", "state.json"
+TREES = "state.json"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -46,25 +47,30 @@ class Label:
 
 def write(directory: Path, captured: Capture, label: Label) -> Path:
     """Write a checkpoint into the directory; where that fails, nothing of it stays there."""
-    final = _free_name(directory, label.step)
+    final = free_name(directory, label.step)
     part = final.with_name(final.name + PART)
     try:
-        _check_room(directory, captured.bytes)
+        check_room(directory, captured.bytes)
         (part / "tables").mkdir(parents=True)
         _write_all(part, captured, label)
-        os.rename(part, final)
-        _sync(directory)
+        put_in_place(part, final)
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
         if isinstance(error, OSError):
-            raise _explained(error, directory, captured, label) from error
+            raise explained(error, directory, label.step, captured.bytes) from error
         raise
     finally:
         captured.close()
     return final
 
 
-def _free_name(directory: Path, step: int) -> Path:
+def put_in_place(part: Path, final: Path) -> None:
+    """Give a folder that is complete its name."""
+    os.rename(part, final)
+    _sync(final.parent)
+
+
+def free_name(directory: Path, step: int) -> Path:
     """A name that no checkpoint has: the second one of a step ends in -1."""
     name = directory / f"step-{step:09d}"
     again = 0
@@ -74,29 +80,54 @@ def _free_name(directory: Path, step: int) -> Path:
     return name
 
 
+class Files:
+    """The files of a checkpoint in the making, each on the disk when it is listed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.infos: dict[str, FileInfo] = {}
+
+    def put(self, name: str, make: Callable[[Path], None]) -> None:
+        """Have a file made, and list it."""
+        make(self.folder / name)
+        _sync(self.folder / name)
+        self.infos[name] = FileInfo((self.folder / name).stat().st_size, checksums(self.folder / name))
+
+
 def _write_all(part: Path, captured: Capture, label: Label) -> None:
     """The files, the manifest last; all of it is on the disk afterwards."""
-    files: dict[str, FileInfo] = {}
+    files = Files(part)
+    tables = write_tables(files, captured)
+    write_rest(files, captured)
+    finish(part, make_manifest(tables, label, files.infos))
 
-    def put(name: str, make: Callable[[Path], None]) -> None:
-        make(part / name)
-        _sync(part / name)
-        files[name] = FileInfo((part / name).stat().st_size, checksums(part / name))
 
-    tables: dict[str, TableInfo] = {}
-    for name, (info, held) in captured.tables.items():
+def write_tables(files: Files, captured: Capture) -> dict[str, TableInfo]:
+    """The rows that are captured, and their counts for admission."""
+    tables, rank = dict(captured.tables), 0
+    for name, held in captured.rows.items():
         written: list[int] = []
-        put(info.file, lambda path, held=held, written=written: written.append(write_table(path, held.chunks())))
+        part = captured.part(name)
+        files.put(part.file, lambda path, held=held, written=written: written.append(write_table(path, held.chunks())))
         held.close()
-        tables[name] = replace(info, rows=written[0])
+        rank = part.rank
+        tables[name] = replace(tables[name], parts=(replace(part, rows=written[0]),))
+    if captured.sketches:
+        files.put(sketch_file(rank), lambda path: _write_tensors(path, captured.sketches))
+    return tables
+
+
+def write_rest(files: Files, captured: Capture) -> None:
+    """All but the tables and the manifest."""
     groups = {"dense": captured.dense, "optimizer": captured.optimizer_tensors, "state": captured.state_tensors}
     for name, tensors in groups.items():
-        put(TENSORS[name], lambda path, tensors=tensors: _write_tensors(path, tensors))
-    if captured.sketches:
-        put(SKETCHES, lambda path: _write_tensors(path, captured.sketches))
+        files.put(TENSORS[name], lambda path, tensors=tensors: _write_tensors(path, tensors))
     text = json.dumps(captured.trees, ensure_ascii=False, allow_nan=False)
-    put(TREES, lambda path: _write_text(path, text))
-    made = _manifest(tables, label, files)
+    files.put(TREES, lambda path: _write_text(path, text))
+
+
+def finish(part: Path, made: Manifest) -> None:
+    """Write the manifest of a folder whose other files are there, and see that all reads as it should."""
     _write_text(part / manifests.NAME, manifests.to_text(made))
     _sync(part / manifests.NAME)
     _sync(part / "tables")
@@ -122,7 +153,10 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise TypeError(f"{path.name} has a tensor of {error}, which safetensors has no form for; convert it") from None
 
 
-def _manifest(tables: Mapping[str, TableInfo], label: Label, files: Mapping[str, FileInfo]) -> Manifest:
+def make_manifest(
+    tables: Mapping[str, TableInfo], label: Label, files: Mapping[str, FileInfo], ranks: int = 1
+) -> Manifest:
+    """What is to be known of a checkpoint with these files."""
     return Manifest(
         step=label.step,
         number=label.number,
@@ -132,6 +166,7 @@ def _manifest(tables: Mapping[str, TableInfo], label: Label, files: Mapping[str,
         versions={"hybridrec": __version__, "torch": torch.__version__, "pyarrow": pa.__version__},
         files=dict(files),
         tables=dict(tables),
+        ranks=ranks,
     )
 
 
@@ -144,17 +179,18 @@ def _sync(path: Path) -> None:
         os.close(place)
 
 
-def _check_room(directory: Path, needed: int) -> None:
+def check_room(directory: Path, needed: int) -> None:
+    """Raise where the disk has no room for so many bytes."""
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise OSError(errno.ENOSPC, f"{needed:,} bytes are needed and {free:,} are free")
 
 
-def _explained(error: OSError, directory: Path, captured: Capture, label: Label) -> OSError:
+def explained(error: OSError, directory: Path, step: int, size: int) -> OSError:
     """The error with what it means and what to do."""
     remedy = "free some space, or keep fewer checkpoints" if error.errno in FULL else "see to the disk"
     text = (
-        f"the checkpoint of step {label.step} (about {captured.bytes:,} bytes) could not be written to {directory}: "
+        f"the checkpoint of step {step} (about {size:,} bytes) could not be written to {directory}: "
         f"{error.strerror or error}; {remedy}, and save again. Older checkpoints are as they were"
     )
     return OSError(error.errno or errno.EIO, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ import hybridrec as hr
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
 from hybridrec.types import IdBlock
-from tests.parallel.jobs.training import rank_here, run, sharded
-from tests.parallel.training_case import Case, table_of
+from tests.parallel.jobs.training import rank_here, run, sharded, stores_of
+from tests.parallel.training_case import DENSE, Case, table_of
 
 
 def told(call: Callable[[], Any]) -> dict[str, str]:
@@ -70,3 +71,47 @@ def differing(what: str) -> dict[str, str]:
 def _world() -> int:
     found = ranks()
     return found.world if found else 1
+
+
+def full(case: dict[str, Any]) -> dict[str, str]:
+    """A dynamic table is asked for more ids in one step than it holds."""
+    made = Case(**case)
+    model = sharded(made)
+    hr.optim.SGD(model, lr=0.1)
+    ids = torch.arange(8).reshape(2, 4) + 100 * rank_here()
+    block = IdBlock.from_ragged({"user": ids, "friends": ids})
+    return told(lambda: model([block], torch.zeros(2, DENSE)))
+
+
+def some_learned(rank: int) -> dict[str, Any]:
+    """One rank alone wants the gradient of its weights."""
+    emb = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)])
+    model: Any = hr.shard(emb, plan=Plan(_world(), (Placement("item", "table", (0,)),)))
+    hr.optim.SGD(model, lr=0.1)
+    block = IdBlock.from_ragged({"item": torch.arange(6).reshape(3, 2)})
+    weights = torch.ones(6, requires_grad=rank_here() == rank)
+    found: dict[str, Any] = {}
+
+    def train() -> None:
+        found["out"] = model(replace(block, weights=weights)).flat
+        found["out"].sum().backward()
+
+    found |= told(train)
+    found["then"] = model(block).flat
+    return found
+
+
+def not_finite(case: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The gradients of one rank are not finite; what `nan` says is done on all of them."""
+    made = Case(**case)
+    model = sharded(made)
+    rows = hr.optim.SGD(model, **made.options)
+    before = stores_of(model)
+    given = made.rows_of(0, 0, [rank_here()])
+    out, _ = model(given.blocks, given.dense)
+    (out.sum() * (float("nan") if rank_here() == rank else 1.0)).backward()
+    found = told(rows.step)
+    after = stores_of(model)
+    same = all(torch.equal(before[name]["rows"], after[name]["rows"]) for name in before if name != "user")
+    finite = all(bool(after[name]["rows"].isfinite().all()) for name in after)
+    return {**found, "same": same, "finite": finite}

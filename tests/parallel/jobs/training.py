@@ -23,7 +23,11 @@ from tests.parallel.training_case import Case, Rows
 def train(case: dict[str, Any]) -> dict[str, Any]:
     """The run on this rank: what it saw at each step, and what its stores hold before and after."""
     made = Case(**case)
-    return run(made, sharded(made), [rank_here()])
+    torch.set_num_threads(made.threads)
+    try:
+        return run(made, sharded(made), [rank_here()])
+    finally:
+        torch.set_num_threads(1)
 
 
 def train_alone(case: Case) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.optim import SGD
 from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, load, open_table
 from hybridrec.train.checkpoint import write as writing
-from hybridrec.train.checkpoint.capture import capture, file_name
+from hybridrec.train.checkpoint.capture import capture
 
 
 def test_rows_are_written_and_restored_in_the_order_in_which_they_lie_in_memory(tmp_path):
@@ -61,13 +61,6 @@ def test_dense_weights_are_copied_to_contiguous_memory_of_their_own():
     assert captured.dense["weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert captured.dense["weight"].is_contiguous()
     assert captured.bytes == 6 * 4 + 3 * 4
-
-
-def test_names_of_files_differ_where_tables_do():
-    names = ["a/b", "a%2Fb", "a b", "A", "ü", "x" * 300, "x" * 301, ".", ".."]
-    files = [file_name(name) for name in names]
-    assert len(set(files)) == len(names)
-    assert all("/" not in file and len(file.encode()) < 255 for file in files)
 
 
 def test_an_error_of_the_thread_does_not_keep_the_copy(tmp_path, monkeypatch):

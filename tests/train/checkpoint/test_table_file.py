@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from hybridrec.embedding import RowData
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.train.checkpoint import open_table
-from hybridrec.train.checkpoint.table_file import SavedTable, write_table
+from hybridrec.train.checkpoint.part_info import PartInfo
+from hybridrec.train.checkpoint.saved_table import SavedTable
+from hybridrec.train.checkpoint.table_file import write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 
 RULE = RowRule("adagrad", (StateColumn("sum"), StateColumn("mean", per_row=True)))
@@ -36,12 +38,13 @@ def made(count: int, dim: int = 3, dtype: torch.dtype = torch.float32, scores: b
 
 def info(data: RowData) -> TableInfo:
     kind = str(data.rows.dtype).removeprefix("torch.")
-    return TableInfo("a.arrow", len(data.ids), data.rows.shape[1], kind, None, 10**6, 0, 0, RULE, None)
+    part = PartInfo("a.arrow", len(data.ids))
+    return TableInfo(data.rows.shape[1], kind, None, 10**6, 0, 0, RULE, {}, (part,))
 
 
 def read(path: Path, data: RowData) -> RowData:
     """The only chunk of a file."""
-    [found] = SavedTable(path, info(data), RULE).chunks()
+    [found] = SavedTable(path.parent, info(data)).chunks()
     return found
 
 
@@ -74,8 +77,8 @@ def test_any_shape_comes_back(count, dim, tmp_path_factory):
 def test_chunks_come_back_as_they_were_written(tmp_path):
     parts = [made(count) for count in (5, 0, 9)]
     assert write_table(tmp_path / "a.arrow", parts) == 14
-    found = SavedTable(tmp_path / "a.arrow", dataclasses.replace(info(parts[0]), rows=14), RULE)
-    assert [part.ids.tolist() for part in found.chunks() if len(part.ids)] == [
+    found = SavedTable(tmp_path, dataclasses.replace(info(parts[0]), parts=(PartInfo("a.arrow", 14),)))
+    assert [part.ids.tolist() for part in found.chunks()] == [
         parts[0].ids.tolist(),
         parts[2].ids.tolist(),
     ]
@@ -99,7 +102,7 @@ def test_what_is_read_lies_in_the_file_and_writing_to_it_leaves_the_file(tmp_pat
 def test_a_file_of_other_rows_than_the_manifest_says_is_an_error(tmp_path):
     write_table(tmp_path / "a.arrow", [made(5)])
     with pytest.raises(ValueError, match=r"a.arrow has 5 rows, and the manifest says 6"):
-        SavedTable(tmp_path / "a.arrow", info(made(6)))
+        SavedTable(tmp_path, info(made(6)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -1,0 +1,94 @@
+#include "router.h"
+
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "check.h"
+#include "thread_pool.h"
+#include "xxhash64.h"
+
+namespace hybridrec {
+namespace {
+
+// Messages and positions of a routed batch, with bases that keep the segments of all ranks apart.
+struct Filled {
+  std::vector<std::vector<int64_t>> messages;  // [targets * world]
+  std::vector<int64_t> bases;
+  std::vector<std::vector<int64_t>> positions;  // per feature asked
+
+  Filled(const Routed& routed, const std::vector<Asked>& asked) {
+    int64_t base = 0;
+    for (int64_t count : routed.counts()) {
+      messages.emplace_back(count, -7);
+      bases.push_back(base);
+      base += count;
+    }
+    for (const Asked& each : asked) positions.emplace_back(each.count, -7);
+    std::vector<int64_t*> to, places;
+    for (auto& message : messages) to.push_back(message.data());
+    for (auto& part : positions) places.push_back(part.data());
+    routed.fill(to, bases, places);
+  }
+
+  // The id that a position leads to, as its holder has it, and the line of it.
+  std::pair<size_t, int64_t> at(int64_t position) const {
+    size_t line = messages.size() - 1;
+    while (bases[line] > position || messages[line].empty()) --line;
+    return {line, messages[line][position - bases[line]]};
+  }
+};
+
+TEST("each id of a table travels once, to its holder, and every place finds its row") {
+  constexpr int kWorld = 3;
+  const std::vector<Target> targets = {{1000, OutOfRange::Error, {2, 0}}, {-1, OutOfRange::Error, {0, 1, 2}}};
+  std::mt19937_64 random(3);
+  std::vector<int64_t> values(600);
+  for (int i = 0; i < 600; ++i) values[i] = i < 400 ? random() % 300 : static_cast<int64_t>(random() % 50) - 25;
+  const std::vector<Asked> asked = {{0, 0, 250}, {0, 250, 150}, {1, 400, 200}};  // two features share the first table
+  for (int threads : {1, 3}) {
+    ThreadPool::instance().resize(threads);
+    const Routed routed(targets, asked, values.data(), kWorld);
+    CHECK(!routed.failed());
+    const Filled filled(routed, asked);
+    for (size_t line = 0; line < filled.messages.size(); ++line) {
+      const auto& ids = filled.messages[line];
+      CHECK(std::set<int64_t>(ids.begin(), ids.end()).size() == ids.size());
+    }
+    CHECK(filled.messages[1].empty());  // rank 1 holds nothing of the first table
+    for (size_t f = 0; f < asked.size(); ++f)
+      for (int64_t i = 0; i < asked[f].count; ++i) {
+        const int64_t id = values[asked[f].start + i];
+        const auto [line, sent] = filled.at(filled.positions[f][i]);
+        const int rank = static_cast<int>(line % kWorld);
+        CHECK(static_cast<int>(line / kWorld) == asked[f].target);
+        if (asked[f].target == 0) CHECK(rank == (id % 2 ? 0 : 2) && sent == id / 2);
+        else CHECK(rank == owner_of(id, 3) && sent == id);
+      }
+  }
+  ThreadPool::instance().resize(1);
+}
+
+TEST("ids outside a table have no row, that of their hash, or are the first fault") {
+  const std::vector<int64_t> values = {3, -1, 9, 10, 1 << 30};
+  const std::vector<Asked> asked = {{0, 0, 2}, {0, 2, 3}};
+  const auto routed = [&](OutOfRange policy) { return Routed({{10, policy, {0}}}, asked, values.data(), 1); };
+  const Routed zero = routed(OutOfRange::Zero);
+  const Filled none(zero, asked);
+  CHECK((none.positions[0] == std::vector<int64_t>{0, -1}) && (none.positions[1] == std::vector<int64_t>{1, -1, -1}));
+  const Routed hash = routed(OutOfRange::Hash);
+  const Filled hashed(hash, asked);
+  CHECK(hashed.at(hashed.positions[1][1]).second == static_cast<int64_t>(xxh64_int(10, 0) % 10));
+  const Routed error = routed(OutOfRange::Error);
+  CHECK(error.failed() && error.fault().feature == 0 && error.fault().position == 1 && error.fault().value == -1);
+}
+
+TEST("a batch without ids has empty messages") {
+  const Routed routed({{10, OutOfRange::Error, {0, 1}}}, {{0, 0, 0}}, nullptr, 2);
+  CHECK((routed.counts() == std::vector<int64_t>{0, 0}));
+  CHECK(Filled(routed, {{0, 0, 0}}).positions[0].empty());
+}
+
+}  // namespace
+}  // namespace hybridrec

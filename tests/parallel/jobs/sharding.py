@@ -1,0 +1,105 @@
+"""What `hr.shard` makes of a model, as a rank sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+import hybridrec as hr
+from hybridrec.parallel.plan import Placement, Plan
+from hybridrec.parallel.ranks import ranks
+from hybridrec.parallel.sharded_model import ShardedModel
+from hybridrec.types import IdBlock
+from tests.parallel.jobs.faults import told
+from tests.parallel.jobs.training import held, rank_here
+
+
+class Ranker(nn.Module):
+    """A model with attributes of its own."""
+
+    schema = "of the ranker"
+
+    def __init__(self, rows: int = 10, tables: int = 1) -> None:
+        super().__init__()
+        made = [hr.Table(f"t{n}", dim=4, rows=rows) for n in range(tables)]
+        self.embeddings = hr.EmbeddingCollection(made, seed=5)
+        self.top = nn.Linear(4 * tables, 1)
+
+    def forward(self, ids: IdBlock) -> torch.Tensor:
+        return self.top(self.embeddings(ids).flat)[:, 0]
+
+    def config(self) -> dict[str, int]:
+        return {"tables": len(self.embeddings.tables)}
+
+
+def plan_of(scheme: str, tables: int = 1) -> Plan:
+    """All tables by one scheme."""
+    found = ranks()
+    world = found.world if found else 1
+    every = tuple(range(world))
+    devices = {n: (n % world,) if scheme == "table" else every for n in range(tables)}
+    columns = (4 // world,) * world if scheme == "column" else ()
+    return Plan(world, tuple(Placement(f"t{n}", scheme, devices[n], columns) for n in range(tables)))
+
+
+def outside() -> dict[str, Any]:
+    """What it is to those who use it."""
+    model: Any = Ranker()
+    sharded: Any = hr.shard(model)
+    return {
+        "same": sharded is model,
+        "kind": isinstance(sharded, ShardedModel),
+        "schema": sharded.schema,
+        "config": sharded.config(),
+        "tables": list(sharded.embeddings.tables),
+        "parameters": [name for name, _ in getattr(sharded, "module", sharded).named_parameters()],
+        "count": len(list(sharded.parameters())),
+        "again": told(lambda: hr.shard(sharded)),
+        "absent": told(lambda: sharded.nothing),
+    }
+
+
+def told_weights(scheme: str) -> dict[str, Any]:
+    """Ranks that begin with other rows and layers get those of rank 0."""
+    torch.manual_seed(rank_here())
+    model = Ranker()
+    rows = torch.randn(10, 4)
+    model.embeddings["t0"].load(torch.arange(10), rows)
+    mine = {"rows": rows, "top": model.top.weight.detach().clone()}
+    sharded: Any = hr.shard(model, plan=plan_of(scheme))
+    return {**mine, "held": held(sharded.embeddings["t0"]), "layer": sharded.top.weight.detach()}
+
+
+def memory(rows: int) -> dict[str, float]:
+    """Bytes of rows here, and of the whole table; the process may not have held it for a moment."""
+    before = _peak()
+    model: Any = hr.shard(Ranker(rows), plan=plan_of("row"))
+    hr.optim.SGD(model, lr=0.1)
+    model(IdBlock.from_lists({"t0": [1, 2]})).sum().backward()
+    return {"rows": len(model.embeddings["t0"]), "grew": _peak() - before, "whole": rows * 16.0}
+
+
+def _peak() -> float:
+    """The most memory that the process ever had, in bytes."""
+    with open("/proc/self/status") as lines:
+        return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def traffic(scheme: str, tables: int, ids: list[int]) -> dict[str, Any]:
+    """Messages and bytes of one step in which every rank asks every table for these ids."""
+    model: Any = hr.shard(Ranker(1000, tables), plan=plan_of(scheme, tables))
+    rows = hr.optim.SGD(model, lr=0.1)
+    block = IdBlock.from_lists({f"t{n}": [ids] for n in range(tables)})
+    model.exchange.traffic.clear()
+    model(block).sum().backward()
+    rows.step()
+    return {"calls": dict(model.exchange.traffic.calls), "bytes": dict(model.exchange.traffic.bytes)}
+
+
+def read(scheme: str) -> dict[str, Any]:
+    """Rows by id, each rank for its own."""
+    model: Any = hr.shard(Ranker(), plan=plan_of(scheme))
+    ids = torch.tensor([[rank_here(), 9], [3, 3]])
+    return {"ids": ids, "rows": model.embeddings.lookup("t0", ids)}

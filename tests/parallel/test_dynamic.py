@@ -1,0 +1,46 @@
+"""Dynamic tables over ranks: ids are let in, counted and dated as in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.parallel import standard
+from tests.parallel.equality import check
+from tests.parallel.pool import pool
+
+FAULTS = "tests.parallel.jobs.faults"
+
+
+def users(**more: Any) -> list[dict[str, Any]]:
+    return [{"name": "user", "dim": 4, "capacity": 300, "features": ["user", "friends"], "combiner": "sum", **more}]
+
+
+COUNTS = pytest.mark.xfail(
+    strict=True, reason="ranks count the distinct ids of each rank's batch, one process every id of the whole batch"
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "eviction"),
+    [(scheme, eviction) for scheme in ("table", "row") for eviction in ("lru", None)]
+    + [("table", "lfu"), pytest.param("row", "lfu", marks=COUNTS)],
+)
+def test_scores_that_eviction_goes_by_are_those_of_one_process(scheme: str, eviction: str | None) -> None:
+    check(standard.case(2, scheme, tables=users(eviction=eviction), hot={"user": 2}))
+
+
+@pytest.mark.parametrize("scheme", ["table", "row"])
+@pytest.mark.parametrize("admission", [["probability", 0.5], pytest.param(["min_count", 3], marks=COUNTS)])
+def test_ids_are_let_in_as_in_one_process(scheme: str, admission: list[Any]) -> None:
+    check(standard.case(2, scheme, tables=users(admission=admission), hot={"user": 2}))
+
+
+@pytest.mark.parametrize("scheme", ["table", "row"])
+def test_a_table_that_is_full_is_named_and_all_ranks_are_told(scheme: str) -> None:
+    case = standard.case(2, scheme, tables=users(capacity=4), hot={"user": 4})
+    found = pool(2).run(f"{FAULTS}:full", case=case.to_json(), within=20)
+    assert all("table 'user'" in each["text"] or "rank 0" in each["text"] for each in found), found
+    assert found[0]["kind"] == "ValueError"
+    assert "larger capacity" in found[0]["text"]

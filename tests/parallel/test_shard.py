@@ -1,0 +1,80 @@
+"""hr.shard: what it makes of a model, and what it costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hybridrec as hr
+from tests.parallel.jobs.sharding import Ranker
+from tests.parallel.pool import pool
+
+SHARDING = "tests.parallel.jobs.sharding"
+SCHEMES = ("replicated", "table", "row", "column")
+
+
+def test_a_sharded_model_looks_like_the_model_inside() -> None:
+    for found in pool(2).run(f"{SHARDING}:outside"):
+        assert found["kind"]
+        assert not found["same"]
+        assert found["schema"] == "of the ranker"
+        assert found["config"] == {"tables": 1}
+        assert found["tables"] == ["t0"]
+        assert found["parameters"] == ["top.weight", "top.bias"]
+        assert found["count"] == 2
+        assert found["again"]["kind"] == "ValueError"
+        assert found["absent"]["kind"] == "AttributeError"
+        assert "nothing" in found["absent"]["text"]
+
+
+def test_one_process_gets_its_model_back() -> None:
+    (found,) = pool(1).run(f"{SHARDING}:outside")
+    assert found["same"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_ranks_begin_with_the_rows_and_layers_of_rank_zero(scheme: str) -> None:
+    found = pool(2).run(f"{SHARDING}:told_weights", scheme=scheme)
+    assert not torch.equal(found[0]["rows"], found[1]["rows"])
+    for each in found:
+        assert torch.equal(each["layer"], found[0]["top"])
+        here = each["held"]
+        columns = slice(here["share"]["column"], here["share"]["column"] + here["dim"])
+        assert torch.equal(here["rows"], found[0]["rows"][here["ids"]][:, columns])
+
+
+def test_a_rank_never_holds_more_of_a_table_than_its_share() -> None:
+    for found in pool(2).run(f"{SHARDING}:memory", rows=8_000_000):
+        assert found["rows"] == 4_000_000
+        assert found["grew"] < 0.8 * found["whole"]
+
+
+@pytest.mark.parametrize("tables", [1, 40])
+@pytest.mark.parametrize("scheme", ["table", "row", "column"])
+def test_a_step_sends_one_message_of_each_kind_whatever_the_number_of_tables(scheme: str, tables: int) -> None:
+    for found in pool(2).run(f"{SHARDING}:traffic", scheme=scheme, tables=tables, ids=[1, 2, 3]):
+        assert found["calls"] == {"sizes": 1, "ids": 1, "vectors": 1, "gradients": 1}
+
+
+def test_a_row_that_many_ask_for_travels_once() -> None:
+    once, often = (pool(2).run(f"{SHARDING}:traffic", scheme="row", tables=1, ids=[1, 2] * n) for n in (1, 500))
+    assert once == often
+
+
+def test_a_bag_of_many_ids_comes_back_as_one_vector() -> None:
+    short, long = (pool(2).run(f"{SHARDING}:traffic", scheme="table", tables=2, ids=[1] * n) for n in (1, 500))
+    for kind in ("vectors", "gradients"):
+        assert [each["bytes"][kind] for each in short] == [each["bytes"][kind] for each in long]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_rows_are_read_by_id_from_wherever_they_lie(scheme: str) -> None:
+    whole = Ranker().embeddings
+    for found in pool(2).run(f"{SHARDING}:read", scheme=scheme):
+        assert torch.equal(found["rows"], whole.lookup("t0", found["ids"]))
+
+
+def test_init_and_shard_change_nothing_where_there_is_one_process() -> None:
+    model = Ranker()
+    assert hr.init() is None
+    assert hr.shard(model) is model

@@ -1,0 +1,133 @@
+"""Checkpoints of a run on several ranks that are real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridrec.embedding import EmbeddingCollection, Table
+from hybridrec.train.checkpoint import Checkpoints, Contents, load, read_manifest, verify
+from tests.parallel.pool import pool
+from tests.train.checkpoint.sharded_run import PIN, Run
+
+JOBS = "tests.train.checkpoint.sharded_run"
+
+
+def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
+    """The program on so many ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = []
+    for rank in range(world):
+        told = {
+            "RANK": rank,
+            "WORLD_SIZE": world,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": 1,
+        }
+        command = [sys.executable, "-m", "tests.train.checkpoint.sharded_run", *map(str, words)]
+        env = os.environ | {name: str(value) for name, value in told.items()}
+        found.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    return found
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> tuple[Path, list[dict]]:
+    """A checkpoint that two ranks wrote while they went on, and what they say."""
+    folder = tmp_path_factory.mktemp("two")
+    said = pool(2).run(f"{JOBS}:save_and_resume", folder=str(folder))
+    path = Checkpoints(folder).latest()
+    assert path is not None
+    return path, said
+
+
+def test_a_run_on_two_ranks_is_saved_while_it_trains_and_goes_on_from_there(two):
+    path, said = two
+    for each in said:
+        assert (each["complete"], each["same"], each["goes on"]) == (True, True, True)
+    assert verify(path) == []
+    assert {part.rank for part in read_manifest(path).tables["emb.item"].parts} == {0, 1}
+
+
+def joined(ranks: list[dict], name: str) -> list[tuple[int, list[float]]]:
+    """The rows of all ranks by id; columns of the same row side by side."""
+    rows: dict[int, list[float]] = {}
+    for rank in ranks:
+        for id, row in zip(*rank[name][:2], strict=True):
+            rows[id] = rows.get(id, []) + row
+    return sorted(rows.items())
+
+
+def test_one_process_loads_what_two_have_saved(two):
+    path, said = two
+    run = Run()
+    assert run.resume(path).complete
+    assert run.step == 3
+    for name in ("item", "user", "page", "tag"):
+        rows = joined([run.held()], f"emb.{name}")
+        assert rows == joined([each["then"] for each in said], f"emb.{name}")
+        assert rows, "a table without rows would prove nothing"
+
+
+@pytest.mark.parametrize("pin", [{"item": "column", "tag": "row", "page": "row", "user": "table"}])
+def test_three_ranks_with_another_plan_load_what_two_have_saved(two, pin):
+    path, said = two
+    held = pool(3).run(f"{JOBS}:resume", path=str(path), pin=pin)
+    for name in ("item", "user", "page", "tag"):
+        assert joined(held, f"emb.{name}") == joined([each["then"] for each in said], f"emb.{name}")
+    for rank in held:
+        assert rank["weight"] == said[0]["then"]["weight"], "layers are on all ranks"
+        assert rank["steps"] == said[0]["then"]["steps"]
+
+
+def test_a_file_that_is_damaged_for_one_rank_stops_all_before_anything_changes(two, tmp_path):
+    path = shutil.copytree(two[0], tmp_path / "step-000000003")
+    victim = path / "tables" / "emb.item@rows-1-of-2.arrow"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    first, second = pool(2).run(f"{JOBS}:refusal", path=str(path), pin=PIN)
+    assert "nothing was loaded, since rank 1 could not: checkpoint" in first["error"]
+    assert "emb.item@rows-1-of-2.arrow: bytes" in second["error"]
+    assert first["same"]
+    assert second["same"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_while_it_writes_leaves_no_half(victim, tmp_path):
+    moments = random.Random(victim)
+    children = start(2, tmp_path)
+    try:
+        for _ in range(4):
+            assert children[0].stdout is not None
+            children[0].stdout.readline()
+        time.sleep(0.3 * moments.random())
+        children[victim].kill()
+        begun = time.monotonic()
+        children[1 - victim].communicate(timeout=120)
+        assert children[1 - victim].returncode != 0
+        assert time.monotonic() - begun < 100
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    latest = Checkpoints(tmp_path).latest()
+    assert latest is not None
+    assert verify(latest) == []
+    emb = EmbeddingCollection([Table("item", 16, rows=400_000)])
+    load(latest, Contents(emb))
+    assert (emb["item"].weight == read_manifest(latest).step).all(), "rows of one step only, of both ranks"
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(Contents(emb), 5000, wait=True)
+    assert list(tmp_path.glob("*.part")) == []
