@@ -63,7 +63,7 @@ def task_of(base: Task, kind: str) -> Task:
 def check(base: Task, runner: Runner, peer: bool) -> dict[str, Any]:
     """The losses of two ranks, of one process and of the peer, step by step from the same weights."""
     losses, reasons = {}, {}
-    for kind in ("weights", "check_alone", "check", *(["torchrec_check"] if peer else [])):
+    for kind in ("weights", "check_alone", "check", "check_row", *(["torchrec_check"] if peer else [])):
         try:
             losses |= {kind: found["losses"]} if "losses" in (found := runner.run(task_of(base, kind))) else {}
         except Failed as reason:

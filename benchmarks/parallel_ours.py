@@ -2,7 +2,7 @@
 
 Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_2_row` the same with all tables
 pinned to be row-wise, `ours_apart` two processes that train a model each and share nothing but the machine. `weights`
-saves the weights that all checks begin with, `check_alone` and `check` are the losses of one process and of the ranks.
+saves the weights that all checks begin with, `check_alone` and `check` are the losses of one process and of ranks.
 What is counted rather than timed is in parallel_counts.py.
 """
 
@@ -84,7 +84,7 @@ def sharded(task: Task) -> nn.Module:
     """The model on the ranks, by the plan of our planner or row-wise; on one rank, or apart, as it is."""
     if task.world == 1 or task.kind == "ours_apart":
         return model_of(task)
-    return hr.shard(model_of(task), pin=row_wise(task) if task.kind == "ours_2_row" else None)
+    return hr.shard(model_of(task), pin=row_wise(task) if task.kind.endswith("_row") else None)
 
 
 def row_wise(task: Task) -> dict[str, str]:
@@ -110,9 +110,10 @@ def save_weights(task: Task) -> dict[str, Any]:
 
 
 def losses_of_ranks(task: Task) -> dict[str, Any]:
-    loop = Loop.of(sharded(task))
-    batches = [batch_of(rows) for rows in load(task, place())]
-    return {"losses": mean_losses(task, batches, lambda batch: float(loop.step(batch)))}
+    """Those of the loop that is timed: ids of the next batch go ahead."""
+    loop, batches = Loop.of(sharded(task)), [batch_of(rows) for rows in load(task, place())]
+    loop.model.prepare(batches[0])
+    return {"losses": mean_losses(task, pairs(batches), lambda pair: float(loop.step(*pair)))}
 
 
 def losses_alone(task: Task, ranks: int = 2) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def kinds() -> dict[str, Callable[[Task], dict[str, Any]]]:
     return {
         "weights": save_weights,
         "check_alone": losses_alone,
-        "check": losses_of_ranks,
+        **dict.fromkeys(("check", "check_row"), losses_of_ranks),
         **dict.fromkeys(("ours_1", "ours_2", "ours_2_row", "ours_apart"), speed),
         **dict.fromkeys(("count_1", "count_500"), collectives),
         "wire": bytes_sent,
