@@ -51,7 +51,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_last_line_has_every_figure(answer: dict[str, Any]) -> None:
     assert answer["scaling_2"] > 0
     assert 0 < answer["collectives_per_step"] <= 3
@@ -64,7 +64,7 @@ def test_the_last_line_has_every_figure(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_two_ranks_lose_what_one_process_loses_before_the_clock(answer: dict[str, Any]) -> None:
     correct = answer["correct"]
     assert correct["passed"]
@@ -73,7 +73,7 @@ def test_two_ranks_lose_what_one_process_loses_before_the_clock(answer: dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     source, picture = tmp_path / "answer.json", tmp_path / "parallel.svg"
