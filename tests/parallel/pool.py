@@ -32,7 +32,7 @@ from tests.parallel.relay import Relay
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN = 60.0  # seconds that a job may take
-GRACE = 1.0  # seconds that the other ranks have to fail too, so that their tracebacks are shown
+GRACE = 0.3  # seconds that the other ranks have to fail too, so that their tracebacks are shown
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 

@@ -12,8 +12,7 @@ from tests.parallel.pool import pool
 SIZES = [[[3, 2]], [[2, 2]], [[1, 4]], [[3, 3]]]
 
 
-@pytest.mark.parametrize("unscale", [False, True])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("rank", "unscale"), [(0, False), (1, True)])
 @pytest.mark.parametrize("scheme", standard.ANY)
 def test_an_overflow_on_one_rank_skips_the_step_on_all(scheme: str, rank: int, unscale: bool) -> None:
     case = standard.case(2, scheme, sizes=SIZES)

@@ -14,11 +14,12 @@ from tests.parallel.pool import pool
 from tests.parallel.training_case import Case
 
 EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # of a number that is rounded once
+KINDS = ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
 ONE_STEP = [[[5, 3]]]
 SPREAD = ("table", "row", "column")  # schemes in which vectors travel
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", SPREAD)
 def test_vectors_travel_in_the_type_of_the_forward_wire(scheme: str, kind: str) -> None:
     found, expected = _ran(standard.case(2, scheme, sizes=ONE_STEP, wire={"forward": kind}))
@@ -27,7 +28,7 @@ def test_vectors_travel_in_the_type_of_the_forward_wire(scheme: str, kind: str) 
     assert 0 < off <= 8 * EPS[kind] * wanted.abs().max().clamp(min=1.0)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scheme", SPREAD)
 def test_gradients_travel_in_the_type_of_the_gradient_wire(scheme: str, kind: str) -> None:
     found, expected = _ran(standard.case(2, scheme, sizes=ONE_STEP, wire={"gradient": kind}))
@@ -42,7 +43,7 @@ def test_gradients_travel_in_the_type_of_the_gradient_wire(scheme: str, kind: st
     assert off > 1e-7, "nothing was rounded on its way"
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_copies_of_a_replicated_table_stay_equal_in_every_bit(kind: str) -> None:
     case = standard.case(3, "replicated", wire={"forward": kind, "gradient": kind})
     found, expected = _ran(case)
