@@ -48,7 +48,7 @@ class Fit:
         self.train = train = share_of(train, self.ranks)
         self.epochs, self.steps = (1 if epochs is None and steps is None else epochs), steps
         self.state, self.options, self.learner = trainer.state, trainer.options, trainer.learner
-        self.data = TrainingData(train, self.learner)
+        self.data = TrainingData(train, self.learner, self.options.accumulate)
         self.window = Window(self.learner, trainer.metrics_for(train))
         self.schedulers: dict[str, Any] = {}
         self.display = make_display(self.options.progress if trainer.is_main else "none")
