@@ -109,9 +109,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "A100-80": _gpu(80, 2_039, 300, 25, 32),
     "H100": _gpu(80, 3_350, 450, 50, 64),
     "H200": _gpu(141, 4_800, 450, 50, 64),
-    # A process on a share of a server: DDR5, shared memory inside, 100 Gb/s between.
+    # A process with a core or two, as measured: rows that are read and written, messages that are packed and copied.
     "cpu": {
-        "memory": 64.0 * GB, "bandwidth": 100.0 * GB, "inside": 10.0 * GB, "between": 12.5 * GB,
-        "latency_inside": 20e-6, "latency_between": 40e-6,
+        "memory": 64.0 * GB, "bandwidth": 10.0 * GB, "inside": 1.5 * GB, "between": 1.0 * GB,
+        "latency_inside": 100e-6, "latency_between": 200e-6,
     },
 }  # fmt: skip

@@ -69,18 +69,20 @@ class Step:
 
 
 def replicated(table: TableLoad, step: Step) -> np.ndarray:
-    """What a replicated table asks of every device: an array of the quantities above."""
+    """What a replicated table asks of every device: an array of the quantities above.
+
+    Distinct rows are read at home; their gradients go to all others, one by one.
+    """
     world, made = step.world, np.zeros(QUANTITIES)
     ids = step.batch_size * table.hotness
     here, all_of_them = table.distinct(ids), table.distinct(ids * world)
     numbers = step.batch_size * table.vectors * table.dim
-    made[MEMORY] = here * table.dim * table.element + 2 * NUMBER * numbers
-    made[ROOM] = table.rows * table.row_bytes() + 2 * NUMBER * numbers
+    made[MEMORY] = here * table.dim * table.element + NUMBER * (2 * numbers + 3 * here * table.dim)
+    made[ROOM] = table.rows * table.row_bytes() + 2 * NUMBER * (numbers + here * table.dim)
     if table.trainable:
         gradient = WIRE_BYTES[step.wire.gradient]
-        sparse = (world - 1) * here * (table.dim * gradient + ID)
-        dense = 2 * (world - 1) / world * table.rows * table.dim * gradient
-        made[REDUCE], made[REDUCES] = min(sparse, dense), float(world > 1)
+        made[REDUCE] = (world - 1) * here * (table.dim * gradient + ID)
+        made[REDUCES] = float(world > 1)
         made[MEMORY] += 2 * made[REDUCE] + all_of_them * _update_bytes(table, table.dim)
         made[ROOM] += made[REDUCE]
     made[ROOM] = ceil(made[ROOM])

@@ -42,11 +42,11 @@ def test_rows_travel_once_for_each_distinct_id():
     assert of("row", 0, 1, wire=Wire("float16", "bfloat16")).phases["vectors and gradients"] == (2.5 * 8 * 4,) * 2
 
 
-def test_a_replicated_table_sends_gradients_of_touched_rows_or_of_all():
+def test_a_replicated_table_sends_the_gradients_of_its_distinct_rows_to_all():
     assert of("replicated", 0, 1).phases["reduction of replicated tables"] == (5 * (32 + 8),) * 2
     tiny = work(table(rows=2, dim=8, hotness=2.0, growth=TABLE.growth), batch_size=5)
     found = predict(Plan(2, (Placement("item", "replicated", (0, 1)),)), tiny, TWO)
-    assert found.phases["reduction of replicated tables"] == (2 * 8 * 4,) * 2
+    assert found.phases["reduction of replicated tables"] == (2 * (32 + 8),) * 2
 
 
 def test_sequences_are_not_pooled_and_frozen_tables_have_no_gradients():
