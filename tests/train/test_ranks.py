@@ -14,6 +14,8 @@ from tests.parallel.pool import pool
 from tests.train import ranked
 
 JOBS = "tests.train.ranked"
+RANKINGS = ("auc", "exact_auc", "gauc:user")  # they jump where two scores change places in their last digit:
+PAIRS = 1e-3  # by a few pairs of rows; that ranks merge them exactly is tested in tests/metrics/test_together.py
 
 
 def assert_close(found: Any, wanted: Any, close: float, where: str = "") -> None:
@@ -29,6 +31,7 @@ def assert_close(found: Any, wanted: Any, close: float, where: str = "") -> None
     elif isinstance(wanted, torch.Tensor):
         torch.testing.assert_close(found, wanted, rtol=close, atol=close, msg=lambda text: f"{where}: {text}")
     elif isinstance(wanted, float):
+        close = PAIRS if where.rpartition("/")[2] in RANKINGS else close
         assert found == pytest.approx(wanted, rel=close, abs=close, nan_ok=True), where
     else:
         assert found == wanted, where
