@@ -34,6 +34,15 @@ def test_an_id_out_of_range_is_named_on_its_rank_and_the_others_are_told_of_it(
     assert [each["rows"] for each in found] == [3, 2], "all go on with the next batch"
 
 
+def test_an_id_out_of_range_that_goes_ahead_is_told_at_its_lookup() -> None:
+    case = standard.case(2, "mixed", sizes=[[[3, 2]]])
+    given = {"case": case.to_json(), "rank": 1, "feature": "liked", "value": 12, "ahead": True}
+    found = pool(2).run(f"{FAULTS}:stranger", **given)
+    assert [each["kind"] for each in found] == ["RuntimeError", "ValueError"]
+    assert "feature 'liked'" in found[1]["text"]
+    assert [each["rows"] for each in found] == [3, 2]
+
+
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "clip_row_norm"])
 def test_one_number_for_columns_that_lie_apart_is_refused(kind: str) -> None:
     optimizer, options = OPTIMIZERS["rowwise_adagrad" if kind == "rowwise_adagrad" else "sgd"]

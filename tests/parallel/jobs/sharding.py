@@ -103,3 +103,19 @@ def read(scheme: str) -> dict[str, Any]:
     model: Any = hr.shard(Ranker(), plan=plan_of(scheme))
     ids = torch.tensor([[rank_here(), 9], [3, 3]])
     return {"ids": ids, "rows": model.embeddings.lookup("t0", ids)}
+
+
+def repeated() -> list[torch.Tensor]:
+    """The very same block over and over on rank 0, equal ones on others, each sent ahead by one."""
+    model: Any = hr.shard(Ranker(), plan=plan_of("row"))
+    hr.optim.SGD(model, lr=0.1)
+    blocks = [IdBlock.from_lists({"t0": [1, 2, 3]}) for _ in range(4)]
+    if rank_here() == 0:
+        blocks = blocks[:1] * 4
+    found = []
+    model.prepare(blocks[0])
+    for at, block in enumerate(blocks):
+        if at + 1 < len(blocks):
+            model.prepare(blocks[at + 1])
+        found.append(model(block).detach())
+    return found
