@@ -384,9 +384,11 @@ struct Router {
 
 void bind_router(nb::module_& m) {
   nb::class_<Router>(m, "Router")
-      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>>>& targets, int world) {
+      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>, bool>>& targets,
+                          int world) {
         std::vector<Target> made;
-        for (const auto& [rows, policy, holders] : targets) made.push_back({rows, out_of_range(policy.c_str()), holders});
+        for (const auto& [rows, policy, holders, every] : targets)
+          made.push_back({rows, out_of_range(policy.c_str()), holders, every});
         new (self) Router{std::move(made), world};
       }, "targets"_a, "world"_a)
       .def("route", [](const Router& self, Address values, const std::vector<std::tuple<int, int64_t, int64_t>>& asked) {

@@ -62,7 +62,7 @@ void Routed::assign(size_t target, const int64_t* values) {
   for (const Asked& asked : asked_)
     if (asked.target == static_cast<int>(target)) most += asked.count;
   ids.unique.reserve(most);
-  Numbers numbers(most, ids.unique);
+  Numbers numbers(table.every ? 0 : most, ids.unique);
   for (size_t f = 0; f < asked_.size(); ++f) {
     if (asked_[f].target != static_cast<int>(target)) continue;
     number_[f].resize(asked_[f].count);
@@ -79,7 +79,8 @@ void Routed::assign(size_t target, const int64_t* values) {
         }
         id = static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), 0) % static_cast<uint64_t>(table.rows));
       }
-      number_[f][i] = numbers.number(id);
+      if (table.every) ids.unique.push_back(id);
+      number_[f][i] = table.every ? static_cast<int32_t>(ids.unique.size()) - 1 : numbers.number(id);
     }
   }
   deal(target);

@@ -14,6 +14,7 @@ struct Target {
   int64_t rows;  // of a fixed table; -1: any id has one
   OutOfRange policy;
   std::vector<int> holders;  // ranks: the row of id i is with holder i % n, those of a dynamic table go by a hash
+  bool every = false;        // each occurrence of an id travels, since the table counts them
 };
 
 // The ids of one feature: values [start, start + count) of the block.

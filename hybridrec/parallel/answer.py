@@ -1,4 +1,4 @@
-"""Answer: what a rank does with the ids that another rank (or itself) has sent: look up, and later queue gradients."""
+"""Answers: what a rank does with the ids that all ranks have sent it: look up, and later queue gradients."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ class Holdings:
         self.row_widths = np.array([unit.piece.width for unit in self.rows], dtype=np.int64)
         self.copied_widths = routes.copied.widths
         self.bag_width = sum(unit.piece.width for unit in self.bags)
+        self.mark_width = routes.widths[0] if routes.widths else 0
         self.row_set = self._sequences(self.rows)
+        self.all_row_set = self._sequences(self.rows * routes.world)  # of all ranks at once
         self.copied_set = self._sequences(self.copied)
         specs = [routes.features[unit.features[0]] for unit in self.bags]
         self.bag_set = _native.TableSet(group.natives, [(self.place[s.table], s.combiner, s.group) for s in specs])
         self.maxima = [unit.piece.width for unit, s in zip(self.bags, specs, strict=True) if s.combiner == "max"]
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
         self.growing = sorted({s.table for s in routes.features if group.stores[s.table].table.dynamic})
-        self.padding = {
-            unit: padding for unit in (*self.rows, *self.copied) if (padding := _padding(routes, unit)) is not None
-        }
+        both = (*self.rows, *self.copied)
+        self.padding = {unit: padding for unit in both if (padding := _padding(routes, unit)) is not None}
+        self.row_layout = _spans(len(self.rows))
+        self.all_row_layout = _spans(len(self.rows) * routes.world)
+        self.copied_layout = _spans(len(self.copied))
         self._layouts: dict[tuple[int, ...], Any] = {}
 
     def _sequences(self, units: Sequence[Unit]) -> Any:
@@ -52,162 +56,178 @@ class Holdings:
         return self._layouts[hotness]
 
 
+def _spans(units: int) -> Any:
+    """Units of rows whose ids lie anywhere: each has its beginning and its end among the starts."""
+    return _native.BlockLayout(list(range(0, 2 * units, 2)), [1] * units, [-1] * units)
+
+
 def _padding(routes: Routes, unit: Unit) -> int | None:
     """The id of a unit whose row takes no gradient."""
     found = {routes.features[number].padding for number in unit.features}
     return found.pop() if len(found) == 1 else None
 
 
-class Answer:
-    """The ids that one rank has sent, the slots that they were found in, and the vectors that go back."""
+class Asked:
+    """The message of one rank: where in the words of all of them its parts begin."""
 
-    def __init__(self, holdings: Holdings, source: int, message: Tensor, batch: int, weighted: bool) -> None:
-        self.of, self.message, self.batch = holdings, message, batch
-        self.own = source == holdings.routes.rank
-        words, rows, copied, bags = message.numpy(), len(holdings.rows), len(holdings.copied), len(holdings.bags)
-        self.row_counts = words[:rows]
-        self.copied_counts = words[rows : rows + copied]
+    def __init__(
+        self, holdings: Holdings, words: np.ndarray, first: int, batch: int, weighted: bool, own: bool
+    ) -> None:
+        self.batch, self.own = batch, own
+        rows, copied, bags = len(holdings.rows), len(holdings.copied), len(holdings.bags)
+        head = words[first:]
+        row_counts, copied_counts = head[:rows], head[rows : rows + copied]
         at = rows + copied
-        self.hotness = tuple(words[at : at + 2 * bags : 2].tolist())
-        counts = words[at + 1 : at + 2 * bags : 2]
-        at += 2 * bags
-        self._offsets = at
-        at += sum(hot < 0 for hot in self.hotness) * (batch + 1)
-        self._bag_ids, total = at, int(counts.sum())
-        self._bag_starts = [0, *np.cumsum(counts).tolist()]
-        at += total
-        self._weights = at if weighted and total else None
-        at += -(-total // 2) if weighted else 0
-        self._row_ids = at
-        self._row_starts = [0, *np.cumsum(self.row_counts).tolist()]
-        self._copied_ids = at + int(self.row_counts.sum())
-        self._copied_starts = [0, *np.cumsum(self.copied_counts).tolist()]
-        self.row_floats = int(self.row_counts @ holdings.row_widths)
+        self.hotness = tuple(head[at : at + 2 * bags : 2].tolist())
+        bag_counts = head[at + 1 : at + 2 * bags : 2]
+        at += first + 2 * bags
+        self.offsets = at
+        self.bag_ids = at + sum(hot < 0 for hot in self.hotness) * (batch + 1)
+        self.bag_starts = [0, *np.cumsum(bag_counts).tolist()]
+        total = self.bag_starts[-1]
+        self.weights = self.bag_ids + total if weighted and total else None
+        at = self.bag_ids + total + (-(-total // 2) if weighted else 0)
+        self.row_spans = _ends(at, row_counts)
+        self.copied_spans = _ends(at + int(row_counts.sum()), copied_counts)
+        row_floats, copied_floats = row_counts * holdings.row_widths, copied_counts * holdings.copied_widths
+        self.row_ends, self.copied_ends = np.cumsum(row_floats), np.cumsum(copied_floats)
+        self.row_starts, self.copied_starts = self.row_ends - row_floats, self.copied_ends - copied_floats
+        self.row_floats, self.copied_floats = int(row_floats.sum()), int(copied_floats.sum())
         self.bag_floats = batch * holdings.bag_width
-        self.copied_floats = int(self.copied_counts @ holdings.copied_widths)
+        self.winners: list[Tensor] = []
 
-    @property
-    def floats(self) -> int:
-        """Of the vectors that go back."""
-        return self.row_floats + self.bag_floats + (self.copied_floats if self.own else 0)
 
-    @property
-    def gradient_floats(self) -> int:
-        """Of the gradients that will come."""
-        return self.row_floats + self.bag_floats + self.copied_floats
+def _ends(first: int, counts: np.ndarray) -> list[int]:
+    """Beginning and end of each of several runs, one after another."""
+    ends = first + np.cumsum(counts)
+    return np.stack([ends - counts, ends], axis=1).ravel().tolist()
 
-    def _at(self, word: int) -> int:
-        return self.message.data_ptr() + 8 * word
+
+class Answers:
+    """The ids that all ranks have sent, the slots that they were found in, and the vectors that go back.
+
+    `sent` has for each rank the words of its message, the rows of its batch, and whether its bags have weights.
+    """
+
+    def __init__(self, holdings: Holdings, words: Tensor, sent: Sequence[tuple[int, int, int]]) -> None:
+        self.of, self.words = holdings, words
+        numbers, home = words.numpy(), holdings.routes.rank
+        firsts = np.cumsum([0, *(size for size, _, _ in sent)]).tolist()
+        self.asked = [
+            Asked(holdings, numbers, first, batch, bool(kind), rank == home)
+            for rank, (first, (_, batch, kind)) in enumerate(zip(firsts, sent, strict=False))
+        ]
+        mark = holdings.mark_width
+        parts = [each.row_floats + each.bag_floats + mark for each in self.asked]
+        self.floats = [size + each.own * each.copied_floats for size, each in zip(parts, self.asked, strict=True)]
+        self.gradient_floats = [size + each.copied_floats for size, each in zip(parts, self.asked, strict=True)]
 
     # -- looking up -----------------------------------------------------------------------------------------
 
     def look_up(self, vectors: Tensor, train: bool) -> Any:
-        """Write the vectors float32 [floats]; returns a fault, or None."""
-        of, to = self.of, vectors.data_ptr()
+        """Write the vectors float32 [sum of floats]; returns a fault, of which all ranks get the mark, or None."""
+        of = self.of
         self.removals = torch.zeros(len(of.group.natives) if of.dynamic else 0, dtype=torch.int64)
-        self.row_slots = torch.empty(self._row_starts[-1], dtype=torch.int32)
-        fault = self._rows(of.row_set, self._row_ids, self._row_starts, self.row_slots, to, of.row_widths, train)
-        self.bag_slots = torch.empty(self._bag_starts[-1], dtype=torch.int32)
-        self.winners = [torch.empty(self.batch, width, dtype=torch.int32) for width in of.maxima]
-        if fault is None and of.bags:
-            fault = self._bags(to + 4 * self.row_floats, train)
-        self.copied_slots = torch.empty(self._copied_starts[-1], dtype=torch.int32)
-        if fault is None and self.own and of.copied:
-            start = to + 4 * (self.row_floats + self.bag_floats)
-            args = (self._copied_ids, self._copied_starts, self.copied_slots, start, of.copied_widths)
-            fault = self._rows(of.copied_set, *args, train)
+        self.slots = torch.empty(len(self.words), dtype=torch.int32)
+        firsts = (vectors.data_ptr() + 4 * np.cumsum([0, *self.floats[:-1]])).tolist()
+        fault = self._rows(firsts, train)
+        for asked, first in zip(self.asked, firsts, strict=True):
+            asked.winners = [torch.empty(asked.batch, width, dtype=torch.int32) for width in of.maxima]
+            if of.bags and fault is None:
+                fault = self._bags(asked, first + 4 * asked.row_floats, train)
+            if of.copied and asked.own and fault is None:
+                fault = self._copied(asked, first + 4 * (asked.row_floats + asked.bag_floats + of.mark_width), train)
+        ends = np.cumsum(self.floats)
+        for asked, end, size in zip(self.asked, ends.tolist(), self.floats, strict=True):
+            at = end - size + asked.row_floats + asked.bag_floats
+            vectors[at : at + of.mark_width] = float(fault is not None)
         return fault
 
-    def _rows(
-        self, tables: Any, first: int, starts: list[int], slots: Tensor, to: int, widths: np.ndarray, train: bool
-    ) -> Any:
-        units = len(starts) - 1
-        if not units:
+    def _rows(self, firsts: list[int], train: bool) -> Any:
+        """Those of all ranks in one call: a dynamic table sees all ids of a step before it lets any in."""
+        if not self.of.rows:
             return None
-        layout, addresses = self.of.layout((1,) * units), _addresses(to, starts, widths)
-        return tables.lookup(
-            layout, self._at(first), starts, 0, 0, 0, train, slots.data_ptr(), 0, 0, addresses, [], self._removed()
+        starts = [end for asked in self.asked for end in asked.row_spans]
+        to = [
+            address
+            for asked, first in zip(self.asked, firsts, strict=True)
+            for address in (first + 4 * asked.row_starts).tolist()
+        ]
+        return self._look_up(self.of.all_row_set, self.of.all_row_layout, starts, to, train)
+
+    def _copied(self, asked: Asked, first: int, train: bool) -> Any:
+        to = (first + 4 * asked.copied_starts).tolist()
+        return self._look_up(self.of.copied_set, self.of.copied_layout, asked.copied_spans, to, train)
+
+    def _look_up(self, tables: Any, layout: Any, starts: list[int], to: list[int], train: bool) -> Any:
+        words, slots = self.words.data_ptr(), self.slots.data_ptr()
+        return tables.lookup(layout, words, starts, 0, 0, 0, train, slots, 0, 0, to, [], self._removed())
+
+    def _bags(self, asked: Asked, to: int, train: bool) -> Any:
+        return self.of.bag_set.lookup(
+            *(self.of.layout(asked.hotness), *self._bags_at(asked), asked.batch, train),
+            *(self._slots_at(asked.bag_ids), to, -1, [], [part.data_ptr() for part in asked.winners], self._removed()),
         )
 
-    def _bags(self, to: int, train: bool) -> Any:
-        return self.of.bag_set.lookup(
-            self.of.layout(self.hotness),
-            *(
-                self._at(self._bag_ids),
-                self._bag_starts,
-                self._at(self._offsets),
-                self._weights_at(),
-                self.batch,
-                train,
-            ),
-            *(self.bag_slots.data_ptr(), to, -1, [], [part.data_ptr() for part in self.winners], self._removed()),
-        )
+    def _bags_at(self, asked: Asked) -> tuple[int, list[int], int, int]:
+        """Where ids, offsets and weights of bags are."""
+        weights = 0 if asked.weights is None else self._at(asked.weights)
+        return self._at(asked.bag_ids), asked.bag_starts, self._at(asked.offsets), weights
+
+    def _at(self, word: int) -> int:
+        return self.words.data_ptr() + 8 * word
+
+    def _slots_at(self, word: int) -> int:
+        return self.slots.data_ptr() + 4 * word
 
     def _removed(self) -> int:
         return self.removals.data_ptr() if self.of.dynamic else 0
 
-    def _weights_at(self) -> int:
-        return 0 if self._weights is None else self._at(self._weights)
-
     # -- gradients ------------------------------------------------------------------------------------------
 
     def queue(self, gradients: Tensor, tables: set[str]) -> None:
-        """Keep the gradients float32 [gradient_floats] until the step of these tables."""
-        of, at = self.of, gradients.data_ptr()
+        """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
+        of = self.of
         removals = self.removals.tolist() if of.dynamic else [0] * len(of.group.natives)
-        ids = self.message[self._row_ids : self._row_ids + self._row_starts[-1]]
-        slots = self._trained(of.rows, self._row_starts, ids, self.row_slots)
-        works = [self._pending(of.row_set, self._row_ids, self._row_starts, slots, at, of.row_widths, removals)]
-        at += 4 * self.row_floats
-        if of.bags:
-            works.append(self._pending_bags(at, removals))
-        at += 4 * self.bag_floats
-        if of.copied:
-            ids = self.message[self._copied_ids : self._copied_ids + self._copied_starts[-1]]
-            self.copied_slots = self._trained(of.copied, self._copied_starts, ids, ids.to(torch.int32))
-            args = (self._copied_ids, self._copied_starts, self.copied_slots, at, of.copied_widths)
-            works.append(self._pending(of.copied_set, *args, removals))
-        held = (gradients, self.message, self.row_slots, self.bag_slots, self.copied_slots, self.winners)
-        for work in works:
-            of.group.queue(work, held, tables)
+        firsts = (gradients.data_ptr() + 4 * np.cumsum([0, *self.gradient_floats[:-1]])).tolist()
+        for asked, first in zip(self.asked, firsts, strict=True):
+            held = (gradients, self.words, self.slots, asked.winners)
+            self._untrained(of.rows, asked.row_spans)
+            to = (first + 4 * asked.row_starts).tolist()
+            of.group.queue(self._pending(of.row_set, of.row_layout, asked.row_spans, to, removals), held, tables)
+            first += 4 * asked.row_floats
+            if of.bags:
+                of.group.queue(self._pending_bags(asked, first, removals), held, tables)
+            first += 4 * (asked.bag_floats + of.mark_width)
+            if of.copied:
+                self._place_copies(asked)
+                to = (first + 4 * asked.copied_starts).tolist()
+                work = self._pending(of.copied_set, of.copied_layout, asked.copied_spans, to, removals)
+                of.group.queue(work, held, tables)
 
-    def _pending(
-        self,
-        tables: Any,
-        first: int,
-        starts: list[int],
-        slots: Tensor,
-        at: int,
-        widths: np.ndarray,
-        removals: list[int],
-    ) -> Any:
-        units = len(starts) - 1
+    def _pending(self, tables: Any, layout: Any, starts: list[int], grads: list[int], removals: list[int]) -> Any:
+        words, slots = self.words.data_ptr(), self.slots.data_ptr()
+        return _native.Pending(tables, layout, words, starts, 0, 0, 0, slots, 0, 0, grads, [], removals)
+
+    def _pending_bags(self, asked: Asked, first: int, removals: list[int]) -> Any:
         return _native.Pending(
-            *(tables, self.of.layout((1,) * units), self._at(first), starts, 0, 0, 0, slots.data_ptr()),
-            *(0, 0, _addresses(at, starts, widths), [], removals),
+            *(self.of.bag_set, self.of.layout(asked.hotness), *self._bags_at(asked), asked.batch),
+            *(self._slots_at(asked.bag_ids), first, -1, [], [part.data_ptr() for part in asked.winners], removals),
         )
 
-    def _pending_bags(self, at: int, removals: list[int]) -> Any:
-        return _native.Pending(
-            *(self.of.bag_set, self.of.layout(self.hotness), self._at(self._bag_ids), self._bag_starts),
-            *(self._at(self._offsets), self._weights_at(), self.batch, self.bag_slots.data_ptr()),
-            *(at, -1, [], [part.data_ptr() for part in self.winners], removals),
-        )
+    def _place_copies(self, asked: Asked) -> None:
+        """The slots of a table that every rank has whole are its ids."""
+        first, last = asked.copied_spans[0], asked.copied_spans[-1]
+        self.slots[first:last] = self.words[first:last].to(torch.int32)
+        self._untrained(self.of.copied, asked.copied_spans)
 
-    def _trained(self, units: Sequence[Unit], starts: list[int], ids: Tensor, slots: Tensor) -> Tensor:
-        """The slots of rows that take a gradient: those of padding are missing."""
+    def _untrained(self, units: Sequence[Unit], spans: list[int]) -> None:
+        """The slots of padding are missing: it takes no gradient."""
         for number, unit in enumerate(units) if self.of.padding else ():
             padding, holders = self.of.padding.get(unit), unit.piece.holders
             if padding is not None:
-                mine = slice(starts[number], starts[number + 1])
-                whole = ids[mine]
+                mine = slice(spans[2 * number], spans[2 * number + 1])
+                whole = self.words[mine]
                 if not unit.piece.copied:  # holders number their rows
                     whole = whole * len(holders) + holders.index(self.of.routes.rank)
-                slots[mine].masked_fill_(whole == padding, -1)
-        return slots
-
-
-def _addresses(first: int, starts: list[int], widths: np.ndarray) -> list[int]:
-    """Where the vectors of each unit begin, which lie one after another."""
-    floats = np.diff(starts) * widths
-    return (first + 4 * (np.cumsum(floats) - floats)).tolist()
+                self.slots[mine].masked_fill_(whole == padding, -1)

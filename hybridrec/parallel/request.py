@@ -16,6 +16,8 @@ from torch import Tensor
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.parallel.routes import Routes
 
+ROWS, BAGS, MARK, COPIES = range(4)  # what a rank answers with, in this order; the mark is a row that tells of faults
+
 
 class Ids(NamedTuple):
     """A block of ids as a lookup gets it: places of its own features among those of the block come in `pick`."""
@@ -96,20 +98,21 @@ class Request:
         self._place()
 
     def _place(self) -> None:
-        """Rows of vectors by class, in the order in which they come: of each rank its rows, bags, own copies."""
+        """Rows of vectors by class, in the order in which they come: of each rank its rows, bags, mark, own copies."""
         routes, batch = self.routes, self.ids.batch
         classes, world = len(routes.widths), routes.world
-        self.segments = np.zeros((world, 3, classes), dtype=np.int64)  # rows that come from a rank, by kind and class
+        self.segments = np.zeros((world, 4, classes), dtype=np.int64)  # rows that come from a rank, by kind and class
         for rank in range(world):
-            np.add.at(self.segments[rank, 0], routes.rows.classes, self.row_counts[:, rank])
-            np.add.at(self.segments[rank, 1], routes.bags.classes[routes.bags.held[rank]], batch)
-        np.add.at(self.segments[routes.rank, 2], routes.copied.classes, self.copied_counts)
+            np.add.at(self.segments[rank, ROWS], routes.rows.classes, self.row_counts[:, rank])
+            np.add.at(self.segments[rank, BAGS], routes.bags.classes[routes.bags.held[rank]], batch)
+        self.segments[:, MARK, 0] = 1
+        np.add.at(self.segments[routes.rank, COPIES], routes.copied.classes, self.copied_counts)
         flat = self.segments.reshape(-1, classes)
         self.firsts = (np.cumsum(flat, axis=0) - flat).reshape(self.segments.shape)  # first row of each segment
         self.class_rows = flat.sum(axis=0)
+        self.marks = self.firsts[:, MARK, 0].tolist()
         widths = np.array(routes.widths, dtype=np.int64)
         self.floats = (self.segments.sum(axis=1) @ widths).tolist()  # that come from each rank
-        self.copied_floats = int(self.segments[routes.rank, 2] @ widths)
 
     # -- the message ----------------------------------------------------------------------------------------
 
@@ -184,7 +187,7 @@ class Request:
         before = np.cumsum(self.row_counts, axis=0) - self.row_counts
         classes = self.routes.rows.classes
         first_of_class = np.searchsorted(classes, classes)  # unit where the class begins
-        return self.firsts[:, 0, :].T[classes] + before - before[first_of_class]
+        return self.firsts[:, ROWS, :].T[classes] + before - before[first_of_class]
 
     def _copied_bases(self) -> np.ndarray:
         routes = self.routes
@@ -192,7 +195,7 @@ class Request:
         before = np.cumsum(self.copied_counts) - self.copied_counts
         classes = routes.copied.classes
         start = before - before[np.searchsorted(classes, classes)] if len(classes) else before
-        bases[:, routes.rank] = self.firsts[routes.rank, 2][classes] + start
+        bases[:, routes.rank] = self.firsts[routes.rank, COPIES][classes] + start
         return bases
 
     def _bag_base(self, unit: int) -> int:
@@ -200,7 +203,7 @@ class Request:
         holder = bags.units[unit].piece.holders[0]
         held = bags.held[holder]
         same = held[bags.classes[held] == bags.classes[unit]]
-        return int(self.firsts[holder, 1, bags.classes[unit]]) + int(np.searchsorted(same, unit)) * self.ids.batch
+        return int(self.firsts[holder, BAGS, bags.classes[unit]]) + int(np.searchsorted(same, unit)) * self.ids.batch
 
 
 def _length(span: tuple[int, int]) -> tuple[int, int]:

@@ -8,12 +8,13 @@ order of their width, so that vectors of one width lie side by side in a message
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hybridrec import _native
+from hybridrec.embedding.policies import LFU, MinCount
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.embedding.table import Table
 from hybridrec.parallel.schemes import Piece
@@ -70,6 +71,8 @@ class Routes:
         pooling: bool = True,
     ) -> None:
         self.features, self.rank, self.world = tuple(features), rank, world
+        counting = {name for name, table in tables.items() if counts(table)}
+        pieces = {name: [_piece(piece, name in counting) for piece in parts] for name, parts in pieces.items()}
         kinds = _units(self.features, pieces, pooling)
         self.widths = tuple(sorted({unit.piece.width for units in kinds.values() for unit in units}))
         self.rows, self.copied, self.bags = (Units(kinds[k], self.widths, world) for k in ("rows", "copied", "bags"))
@@ -98,6 +101,15 @@ class Routes:
         return Part(number, piece, kind, getattr(self, kind).of(piece, number))
 
 
+def counts(table: Table) -> bool:
+    """Whether it matters how often an id comes: each occurrence then travels, and all are seen before one is pooled."""
+    return isinstance(table.eviction, LFU) or (isinstance(table.admission, MinCount) and table.admission.k > 1)
+
+
+def _piece(piece: Piece, counting: bool) -> Piece:
+    return replace(piece, pools=False) if counting else piece
+
+
 def kind_of(feature: FeatureSpec, piece: Piece, pooling: bool) -> str:
     """How a feature gets its vectors from a piece."""
     if piece.copied:
@@ -123,8 +135,8 @@ def _units(
     return found
 
 
-def _target(unit: Unit, tables: Mapping[str, Table], alone: int | None) -> tuple[int, str, list[int]]:
+def _target(unit: Unit, tables: Mapping[str, Table], alone: int | None) -> tuple[int, str, list[int], bool]:
     """What the router knows of a table; `alone` is the rank that answers itself."""
     table = tables[unit.piece.table]
     holders = list(unit.piece.holders) if alone is None else [alone]
-    return (-1 if table.dynamic else table.fixed_rows), table.out_of_range or "error", holders
+    return (-1 if table.dynamic else table.fixed_rows), table.out_of_range or "error", holders, counts(table)

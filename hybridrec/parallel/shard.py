@@ -23,6 +23,7 @@ from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
+LIKELY = 1_000_000  # rows of a dynamic table, whose capacity is a limit and no measure
 GROWTH = ((8_192.0, 3_300.0),)  # ids, and how many of them are distinct: as logs of clicks have it, about k ** -1.05
 
 
@@ -93,7 +94,7 @@ def _load(name: str, table: Table) -> TableLoad:
     features = tuple(
         FeatureLoad(feature, float(table.group), combiner) for feature, combiner in table.combiners.items()
     )
-    rows = table.fixed_rows if table.capacity is None else table.capacity
+    rows = table.fixed_rows if table.capacity is None else min(table.capacity, LIKELY)
     return TableLoad(
         *(name, rows, table.dim, features, table.dtype.itemsize, 0, 4),
         trainable=table.trainable,

@@ -9,7 +9,7 @@ of their rows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,10 @@ from hybridrec import _native
 from hybridrec.embedding.out_of_range import out_of_range_error
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
-from hybridrec.parallel.answer import Answer, Holdings
+from hybridrec.parallel.answer import Answers, Holdings
 from hybridrec.parallel.exchange import Arriving
-from hybridrec.parallel.request import Ids, OutOfRange, Request
+from hybridrec.parallel.ranks import names_of
+from hybridrec.parallel.request import COPIES, MARK, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
 from hybridrec.parallel.weighing import share_of
 from hybridrec.types import IdBlock
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
     from hybridrec.parallel.sharded_group import ShardedGroup
 
 STOPPED = -1  # in place of a size: the rank cannot go on
-SIZES = (
-    4  # numbers that a rank tells each other one: words of ids, rows of the batch, its weight, whether ids have some
-)
+SIZES = 4  # numbers that a rank tells each other one: words of ids, rows of its batch, their weight, kind of id weights
+PLAIN, WEIGHTED, LEARNED = 0, 1, 2  # kinds of id weights: none, given, with a gradient
 WIRE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -80,7 +80,7 @@ def _pooling(routes: Routes, part: Any) -> tuple[str, int]:
 class Flight:
     """One block on its way: the request, and the answers to what others have asked meanwhile."""
 
-    def __init__(self, way: Way, ids: Ids, request: Request, answers: list[Answer], share: float) -> None:
+    def __init__(self, way: Way, ids: Ids, request: Request, answers: Answers, share: float) -> None:
         self.way, self.ids, self.request, self.answers, self.share = way, ids, request, answers, share
         self.vectors: Arriving | None = None  # once they are on their way
 
@@ -156,25 +156,25 @@ class ShardedLookup:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
             table = self.group.stores[wrong.feature.table].table
             raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
-        told = exchange.sizes(_sizes(request.words, ids.batch, weight, ids.weights is not None))
+        told = exchange.sizes(_sizes(request.words, ids.batch, weight, _kind(ids.weights)))
         self._check(told)
-        words, batches, weights, weighted = told.unbind(1)
+        words, batches, weights, kinds = told.unbind(1)
         arriving = exchange.ids(request.pack(), request.words, words.tolist())
         share = share_of(weight, weights.contiguous().view(torch.float64).tolist())
-        messages = arriving.wait().split(words.tolist())
-        answers = [
-            Answer(way.holdings, source, message, batch, bool(has))
-            for source, (message, batch, has) in enumerate(
-                zip(messages, batches.tolist(), weighted.tolist(), strict=True)
-            )
-        ]
-        return Flight(way, ids, request, answers, share)
+        sent = zip(words.tolist(), batches.tolist(), kinds.tolist(), strict=True)
+        return Flight(way, ids, request, Answers(way.holdings, arriving.wait(), list(sent)), share)
 
     def _check(self, told: Tensor) -> None:
         stopped = [rank for rank, line in enumerate(told.tolist()) if line[0] == STOPPED]
         if stopped:
             raise RuntimeError(
                 f"rank {stopped[0]} has an id that its table has no row for, and has stopped; its error names it"
+            )
+        kinds = told[:, 3].tolist()
+        if len({kind == LEARNED for kind in kinds}) > 1:
+            raise ValueError(
+                f"weights of ids take a gradient on {names_of([r for r, kind in enumerate(kinds) if kind == LEARNED])} "
+                "and on no other; let them take one on all ranks, or on none"
             )
 
     # -- vectors ----------------------------------------------------------------------------------------------
@@ -198,15 +198,15 @@ class ShardedLookup:
         """Look up what all ranks have asked for, and send it."""
         _native.set_threads(torch.get_num_threads())
         group, answers, request = self.group, flight.answers, flight.request
-        sizes = [answer.floats for answer in answers]
+        sizes = answers.floats
         vectors = self.recycled(torch.float32, sum(sizes))
-        for source, (answer, part) in enumerate(zip(answers, vectors.split(sizes), strict=True)):
-            fault = answer.look_up(part, mode != EVAL)
-            if fault is not None:
-                raise _explained(group, source, fault)
+        fault = answers.look_up(vectors, mode != EVAL)
         if flight.way.holdings.growing and mode != EVAL:
             group.looked_up(flight.way.holdings.growing, mode == TRAIN)
         flight.vectors = group.exchange.vectors(on_wire(vectors, group.wire.forward), sizes, request.floats)
+        if fault is not None:  # others see the mark of it in what they get
+            flight.vectors.wait()
+            raise _explained(group, fault)
 
     def answered(self, flight: Flight, mode: int) -> Tensor:
         """What all ranks have answered, float32."""
@@ -214,6 +214,13 @@ class ShardedLookup:
             self.start(flight, mode)
         assert flight.vectors is not None
         return received(flight.vectors.wait(), self.group.wire.forward)
+
+    def check_marks(self, flight: Flight, first: Tensor) -> None:
+        """Raise where a rank could not answer; `first` are the vectors of the first width."""
+        marks = first.view(-1, flight.way.routes.widths[0])[flight.request.marks, 0].tolist()
+        if any(marks):
+            rank = next(rank for rank, mark in enumerate(marks) if mark)
+            raise RuntimeError(f"rank {rank} could not look up what it was asked for, and has stopped; see its error")
 
     def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
         """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
@@ -242,14 +249,12 @@ class ShardedLookup:
         """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
         group = self.group
         message, to = self._message(flight, sums)
-        of = [answer.gradient_floats for answer in flight.answers]
+        of = flight.answers.gradient_floats
         wire = group.wire.gradient
         arriving = group.exchange.vectors(on_wire(message, wire), to, of, "gradients")
 
         def land() -> None:
-            parts = received(arriving.wait(), wire).split(of)
-            for answer, part in zip(flight.answers, parts, strict=True):
-                answer.queue(part, tables)
+            flight.answers.queue(received(arriving.wait(), wire), tables)
 
         group.expect(land)
 
@@ -257,15 +262,15 @@ class ShardedLookup:
         routes, request, world = flight.way.routes, flight.request, flight.way.routes.world
         if len(routes.widths) == 1 and not len(routes.copied):
             return sums[0], request.floats
-        copies = self._pieces(flight, sums, routes.rank, [2])
+        copies = self._pieces(flight, sums, routes.rank, [COPIES])
         parts, to = [], []
         for rank in range(world):
-            mine = [*self._pieces(flight, sums, rank, [0, 1]), *copies]
+            mine = [*self._pieces(flight, sums, rank, range(MARK + 1)), *copies]
             parts += mine
             to.append(sum(map(len, mine)))
         return (torch.cat(parts) if parts else torch.empty(0)), to
 
-    def _pieces(self, flight: Flight, sums: list[Tensor], rank: int, kinds: list[int]) -> list[Tensor]:
+    def _pieces(self, flight: Flight, sums: list[Tensor], rank: int, kinds: Iterable[int]) -> list[Tensor]:
         """The gradients of what came from a rank, in the order in which it came."""
         request, found = flight.request, []
         for kind in kinds:
@@ -285,6 +290,7 @@ class _Lookup(torch.autograd.Function):
     ) -> Any:
         way, request, ids = flight.way, flight.request, flight.ids
         runs = lookup.by_width(flight, lookup.answered(flight, mode))
+        lookup.check_marks(flight, runs[0])
         for view, run, width in zip(way.views, runs, way.routes.widths, strict=True):
             view.show(run.data_ptr(), len(run) // width)
         flat = lookup.recycled(torch.float32, ids.batch, way.pool.width)
@@ -374,9 +380,13 @@ def _gathered(of_positions: Tensor, flight: Flight) -> Tensor:
     return made
 
 
-def _sizes(words: list[int], batch: int, weight: float, weighted: bool) -> Tensor:
+def _kind(weights: Tensor | None) -> int:
+    return PLAIN if weights is None else LEARNED if weights.requires_grad else WEIGHTED
+
+
+def _sizes(words: list[int], batch: int, weight: float, kind: int) -> Tensor:
     bits = struct.unpack("<q", struct.pack("<d", weight))[0]
-    return torch.tensor([[size, batch, bits, int(weighted)] for size in words], dtype=torch.int64)
+    return torch.tensor([[size, batch, bits, kind] for size in words], dtype=torch.int64)
 
 
 def on_wire(vectors: Tensor, wire: str) -> Tensor:
@@ -390,13 +400,13 @@ def received(vectors: Tensor, wire: str) -> Tensor:
     return (vectors.view(torch.bfloat16) if wire == "bfloat16" else vectors).float()
 
 
-def _explained(group: ShardedGroup, source: int, fault: tuple[str, int, int, int, str]) -> Exception:
+def _explained(group: ShardedGroup, fault: tuple[str, int, int, int, str]) -> Exception:
     from hybridrec.embedding.hash_store import full_error
 
     what, number, _, _, message = fault
     if what == "capacity":
         return full_error(group.stores[group.names[number]].table, message)
-    return AssertionError(f"ids of rank {source} were not checked: {fault}")
+    return AssertionError(f"ids were not checked before they were sent: {fault}")
 
 
 def _offsets_fault(lookup: ShardedLookup, way: Way, fault: tuple[str, int, int, int, str]) -> str:

@@ -66,34 +66,45 @@ def begin(team: Ranks, directory: Path, contents: Contents, step: int, opened: O
 
     `opened` locks and clears the folder of checkpoints on rank 0, and gives the path and the number of the next one.
     """
-    undo, held = contextlib.ExitStack(), contextlib.ExitStack()
-    undo.push(held)
-    told: dict[str, Any] = {"step": step}
-    with undo:
-        captured, error = None, None
+    with contextlib.ExitStack() as undo:
+        draft = _Draft(undo.enter_context(contextlib.ExitStack()), {"step": step})
         try:
-            captured = undo.enter_context(contextlib.closing(capture(contents, team.rank)))
-            told |= _facts(contents, captured)
-            if team.rank == 0:
-                final, number = opened(held)
-                part = final.with_name(final.name + PART)
-                undo.callback(shutil.rmtree, part, ignore_errors=True)
-                (part / "tables").mkdir(parents=True)
-                told |= {"name": final.name, "number": number}
+            draft.make(team.rank, contents, opened, undo)
         except Exception as caught:
-            error = caught
-            told["error"] = f"{type(caught).__name__}: {caught}"
-        every = team.all_told(told)
-        if error is not None:
-            raise error
+            draft.error = caught
+            draft.told["error"] = f"{type(caught).__name__}: {caught}"
+        every = team.all_told(draft.told)
+        if draft.error is not None:
+            raise draft.error
         _check(every, step)
-        assert captured is not None, "what cannot be captured is an error"
+        assert draft.captured is not None, "what cannot be captured is an error"
         size, wait = sum(each["bytes"] for each in every), any(each["wait"] for each in every)
-        final = directory / every[0]["name"]
-        joint = Joint(team, final, every[0]["number"], step, captured, size, wait, held)
+        place = directory / every[0]["name"], every[0]["number"], step
+        joint = Joint(team, *place, draft.captured, size, wait, draft.held)
         _check_seen(team, joint.part)
         undo.pop_all()  # from here on, `joint.close` does it
     return joint
+
+
+@dataclass
+class _Draft:
+    """What a rank has ready before it knows about the others."""
+
+    held: contextlib.ExitStack
+    told: dict[str, Any]
+    captured: Capture | None = None
+    error: Exception | None = None
+
+    def make(self, rank: int, contents: Contents, opened: Opener, undo: contextlib.ExitStack) -> None:
+        """Capture what this rank saves; on rank 0 also make the folder."""
+        self.captured = undo.enter_context(contextlib.closing(capture(contents, rank)))
+        self.told |= _facts(contents, self.captured)
+        if rank == 0:
+            final, number = opened(self.held)
+            part = final.with_name(final.name + PART)
+            undo.callback(shutil.rmtree, part, ignore_errors=True)
+            (part / "tables").mkdir(parents=True)
+            self.told |= {"name": final.name, "number": number}
 
 
 def _facts(contents: Contents, captured: Capture) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.optim import RowOptimizer
-from hybridrec.parallel.ranks import names_of, ranks
+from hybridrec.parallel.ranks import Ranks, names_of, ranks
 from hybridrec.train.checkpoint import tree
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.dense_optimizer import DenseLoad
@@ -63,19 +63,24 @@ def load(
     team = ranks() if distributed(contents.model) else None
     if team is None:
         return _Loading(Path(path), contents, rename, strict).run()
-    path = team.told(str(path))
+    folder = Path(team.told(str(path)))
+    return _agreed(team, lambda: _Loading(folder, contents, rename, strict)).run()
+
+
+def _agreed(team: Ranks, compare: Callable[[], _Loading]) -> _Loading:
+    """What is compared on this rank; where that fails on any, all of them raise, and nothing has changed."""
     loading, error = None, None
     try:
-        loading = _Loading(Path(path), contents, rename, strict)
+        loading = compare()
     except Exception as caught:
         error = caught
     every = team.all_told(None if error is None else str(error))
     if error is not None:
         raise error
-    assert loading is not None, "what cannot be loaded is an error"
     if failed := [rank for rank, text in enumerate(every) if text is not None]:
         raise CheckpointError(f"nothing was loaded, since {names_of(failed)} could not: {every[failed[0]]}")
-    return loading.run()
+    assert loading is not None, "what cannot be compared is an error"
+    return loading
 
 
 class _Loading:

@@ -20,7 +20,7 @@ TABLES = [
     hr.Table("page", 4, rows=20),
     hr.Table("user", 4, capacity=1000, eviction=LFU(), admission=MinCount(2)),
 ]
-PIN = {"item": "row", "tag": "column", "page": "table", "user": "row"}
+PIN = {"item": "row", "tag": "column", "page": "table", "user": "row", "word": "row"}
 SIZES = {"item": 40, "tag": 30, "page": 20, "user": 25}
 
 
@@ -28,10 +28,11 @@ class Click(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.emb = hr.EmbeddingCollection(TABLES, seed=5)
-        self.top = nn.Linear(sum(self.emb.dims), 1)
+        self.word = nn.Embedding(12, 3)
+        self.top = nn.Linear(sum(self.emb.dims) + 3, 1)
 
     def forward(self, ids: dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.top(self.emb(ids).flat)[:, 0]
+        return self.top(torch.cat([self.emb(ids).flat, self.word(ids["item"] % 12)], dim=1))[:, 0]
 
 
 class Run:
@@ -39,7 +40,7 @@ class Run:
 
     def __init__(self, pin: dict[str, str] | None = None) -> None:
         torch.manual_seed(0)
-        self.model = hr.shard(Click(), pin=pin or PIN)
+        self.model = hr.shard(hr.fuse(Click()), pin=pin or PIN)
         self.optimizers = {
             "dense": torch.optim.Adam(self.model.parameters(), lr=0.01),
             "rows": hr.optim.Adagrad(self.model, lr=0.1),

@@ -19,6 +19,7 @@ from tests.parallel.pool import pool
 from tests.train.checkpoint.sharded_run import PIN, Run
 
 JOBS = "tests.train.checkpoint.sharded_run"
+NAMES = "emb.item", "emb.user", "emb.page", "emb.tag", "word"
 
 
 def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
@@ -73,19 +74,22 @@ def test_one_process_loads_what_two_have_saved(two):
     run = Run()
     assert run.resume(path).complete
     assert run.step == 3
-    for name in ("item", "user", "page", "tag"):
-        rows = joined([run.held()], f"emb.{name}")
-        assert rows == joined([each["then"] for each in said], f"emb.{name}")
+    for name in NAMES:
+        rows = joined([run.held()], name)
+        assert rows == joined([each["then"] for each in said], name)
         assert rows, "a table without rows would prove nothing"
 
 
-@pytest.mark.parametrize("pin", [{"item": "column", "tag": "row", "page": "row", "user": "table"}])
+@pytest.mark.parametrize(
+    "pin", [{"item": "column", "tag": "row", "page": "row", "user": "table", "word": "replicated"}]
+)
 def test_three_ranks_with_another_plan_load_what_two_have_saved(two, pin):
     path, said = two
     held = pool(3).run(f"{JOBS}:resume", path=str(path), pin=pin)
-    for name in ("item", "user", "page", "tag"):
-        assert joined(held, f"emb.{name}") == joined([each["then"] for each in said], f"emb.{name}")
+    for name in NAMES[:-1]:
+        assert joined(held, name) == joined([each["then"] for each in said], name)
     for rank in held:
+        assert joined([rank], "word") == joined([each["then"] for each in said], "word"), "all of it, on all ranks"
         assert rank["weight"] == said[0]["then"]["weight"], "layers are on all ranks"
         assert rank["steps"] == said[0]["then"]["steps"]
 

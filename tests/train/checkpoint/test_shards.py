@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +43,8 @@ TABLES = st.sampled_from(
     ]
 )
 LAYOUTS = st.tuples(st.sampled_from(SCHEMES), st.integers(1, 5))
-quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MORE = st.tuples(st.sampled_from(SCHEMES), st.integers(1, 12))
+SHARED = [HealthCheck.function_scoped_fixture]
 
 
 def ids_of(table: Table, seed: int) -> torch.Tensor:
@@ -65,12 +68,25 @@ def models(table: Table, shares: list[Share], data: RowData | None = None, clock
     return made
 
 
-@quick
+@settings(max_examples=40, suppress_health_check=SHARED)
 @given(table=TABLES, before=LAYOUTS, after=LAYOUTS, seed=st.integers(0, 99))
 def test_any_ranks_and_plan_load_what_any_others_saved(table, before, after, seed, tmp_path_factory, monkeypatch):
+    save_and_load(table, before, after, seed, tmp_path_factory.mktemp("run"), monkeypatch)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, suppress_health_check=SHARED, deadline=None)
+@given(table=TABLES, before=MORE, after=MORE, seed=st.integers(0, 9999))
+def test_many_ranks_load_what_many_others_saved(table, before, after, seed, tmp_path_factory, monkeypatch):
+    save_and_load(table, before, after, seed, tmp_path_factory.mktemp("run"), monkeypatch)
+
+
+def save_and_load(
+    table: Table, before: tuple[str, int], after: tuple[str, int], seed: int, folder: Path, monkeypatch: Any
+) -> None:
     data = random_rows(table, ids_of(table, seed), RULE, seed)
     sources = models(table, shares_of(*before, table.dim), data, clock=7)
-    path = saved([Contents(each) for each in sources], tmp_path_factory.mktemp("run"), 5, monkeypatch)
+    path = saved([Contents(each) for each in sources], folder, 5, monkeypatch)
     assert verify(path) == []
     for target in models(table, shares_of(*after, table.dim)):
         report = load(path, Contents(target))
@@ -252,10 +268,10 @@ def test_shares_that_together_hold_more_than_the_capacity_fit_into_one(tmp_path,
     assert len(target.stores["user"]) == 10
 
 
-@pytest.mark.parametrize("table", [Table("item", 2, rows=150_000), Table("user", 2, capacity=10**6)], ids=str)
+@pytest.mark.parametrize("table", [Table("item", 2, rows=70_000), Table("user", 2, capacity=10**6)], ids=str)
 @pytest.mark.parametrize("before", [("row", 3), ("column", 2)])
 def test_tables_of_many_batches_come_back_too(table, before, tmp_path, monkeypatch):
-    data = random_rows(table, 3 * torch.arange(150_000) if table.dynamic else torch.arange(150_000), RULE, 0)
+    data = random_rows(table, 3 * torch.arange(70_000) if table.dynamic else torch.arange(70_000), RULE, 0)
     path = saved([Contents(each) for each in models(table, shares_of(*before, 2), data)], tmp_path, 1, monkeypatch)
     for target in models(table, [Share(1, 2), Share(column=1)]):
         load(path, Contents(target))

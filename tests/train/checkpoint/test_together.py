@@ -13,6 +13,7 @@ import torch
 from hybridrec.embedding import Table
 from hybridrec.embedding.share import Share
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, read_manifest, verify
+from hybridrec.train.checkpoint import checkpoints as checkpoints_module
 from hybridrec.train.checkpoint import joint as joints
 from hybridrec.train.checkpoint import together as module
 from hybridrec.train.checkpoint import write as writing
@@ -134,6 +135,54 @@ def test_ranks_that_do_not_fit_together_are_told_so(scheme, message, tmp_path, m
         assert isinstance(error, ValueError)
         assert message in str(error)
     assert names(tmp_path) == []
+
+
+def test_ranks_that_declare_a_table_differently_do_not_save_it(tmp_path, monkeypatch):
+    ranks = [Held({"item": store_of(ITEM, share, seed=share.index)}) for share in shares_of("row", 2, ITEM.dim)]
+
+    def save(rank: int) -> None:
+        Checkpoints(tmp_path).save(Contents(ranks[rank]), 1, wait=True)
+
+    for error in on_ranks(2, save, monkeypatch):
+        assert isinstance(error, RuntimeError)
+        assert "rank 0: ValueError: rank 1 has another table 'item' than rank 0: TableInfo(" in str(error)
+    assert Checkpoints(tmp_path).latest() is None
+
+
+def test_a_folder_that_another_process_writes_to_is_an_error_of_all(tmp_path, monkeypatch):
+    ranks = models(2)
+
+    def taken(*given: object) -> None:
+        raise OSError(errno.EAGAIN, f"another process writes checkpoints to {tmp_path}")
+
+    monkeypatch.setattr(checkpoints_module, "locked", taken)
+
+    def save(rank: int) -> None:
+        Checkpoints(tmp_path).save(Contents(ranks[rank]), 1, wait=True)
+
+    first, second = on_ranks(2, save, monkeypatch)
+    assert isinstance(first, OSError)
+    assert "step 1 was not saved, since rank 0 could not: BlockingIOError: [Errno 11] another process" in str(second)
+    assert names(tmp_path) == []
+
+
+def test_after_an_error_of_its_own_a_rank_waits_less_long(tmp_path, monkeypatch):
+    """The others may be gone: rank 1 fails in training, and rank 0 never finishes the checkpoint."""
+    ranks = models(2)
+    monkeypatch.setattr(checkpoints_module, "LEFT", 0.5)
+    monkeypatch.setattr(module, "_write_first", lambda joint, label: None)
+
+    def train(rank: int) -> None:
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(Contents(ranks[rank]), 1)
+            if rank == 1:
+                raise KeyError("a bug")
+
+    start = time.monotonic()
+    _, second = on_ranks(2, train, monkeypatch, timeout=60.0)
+    assert isinstance(second, KeyError)
+    assert "rank 0 has not finished, and nothing has been written for 1 seconds" in second.__notes__[0]
+    assert time.monotonic() - start < 10
 
 
 def test_a_folder_that_other_ranks_cannot_see_is_an_error(tmp_path, monkeypatch):
