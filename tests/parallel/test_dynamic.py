@@ -36,3 +36,11 @@ def test_a_table_that_is_full_is_named_and_all_ranks_are_told(scheme: str) -> No
     assert all("table 'user'" in each["text"] or "rank 0" in each["text"] for each in found), found
     assert found[0]["kind"] == "ValueError"
     assert "larger capacity" in found[0]["text"]
+
+
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
+    found = pool(2).run("tests.parallel.jobs.sharding:crowded", capacity=60, eviction=eviction)
+    assert all(each["owned"] and each["finite"] for each in found)
+    assert 40 <= sum(each["count"] for each in found) <= 60
+    assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())

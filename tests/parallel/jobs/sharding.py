@@ -119,3 +119,23 @@ def repeated() -> list[torch.Tensor]:
             model.prepare(blocks[at + 1])
         found.append(model(block).detach())
     return found
+
+
+def crowded(capacity: int, eviction: str) -> dict[str, Any]:
+    """More ids over time than a dynamic table holds."""
+    table = hr.Table("user", dim=4, capacity=capacity, eviction=eviction)
+    world = plan_of("row").world
+    plan = Plan(world, (Placement("user", "row", tuple(range(world))),))
+    model: Any = hr.shard(hr.EmbeddingCollection([table]), plan=plan)
+    rows = hr.optim.Adagrad(model, lr=0.1)
+    generator = torch.Generator().manual_seed(rank_here())
+    finite = True
+    for _ in range(30):
+        ids = torch.randint(-(2**62), 2**62, (4, 2), generator=generator)
+        out = model(IdBlock.from_ragged({"user": ids})).flat
+        out.square().sum().backward()
+        rows.step()
+        finite = finite and bool(out.isfinite().all())
+    store = model.module["user"]
+    ids = store.ids()
+    return {"ids": ids, "owned": bool(store.share.owns(store.table, ids).all()), "finite": finite, "count": len(store)}
