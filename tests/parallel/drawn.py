@@ -60,7 +60,8 @@ def draw_table(draw: st.DrawFn, name: str) -> Spec:
     combiner = {feature: draw(st.sampled_from(valid)) for feature in features}
     spec: Spec = {"name": name, "dim": draw(st.sampled_from(DIMS)), "features": features, "combiner": combiner}
     if kind == "dynamic":
-        return spec | {"capacity": 200}
+        admission = draw(st.sampled_from((None, None, ["probability", 0.5], ["min_count", 2])))
+        return spec | {"capacity": 200, "eviction": draw(st.sampled_from(("lru", "lfu"))), "admission": admission}
     if kind == "hashes":
         return spec | {"hashes": [draw(st.integers(1, 3)), draw(st.integers(2, 9))]}
     beyond = draw(st.sampled_from(("error", "error", "hash", "zero")))

@@ -27,12 +27,12 @@ def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], c
     compare_stores([each["initial"] for each in found], expected["initial"], 0.0, "initial rows")
     at = 0
     for step, micros in enumerate(case.sizes):
-        for sizes in micros:
+        for _ in micros:
             parts, want = [each["steps"][at] for each in found], expected["steps"][at]
             same(torch.cat([part["every"] for part in parts]), want["every"], close, f"embeddings of step {step}")
             same(torch.cat([part["out"] for part in parts]), want["out"], close, f"outputs of step {step}")
-            counted = [part["loss"] * size for part, size in zip(parts, sizes, strict=True) if size]
-            mean = sum(counted) / max(1, sum(sizes))
+            total = sum(part["weight"] for part in parts)
+            mean = sum(part["loss"] * part["weight"] / total for part in parts if part["weight"])
             same(torch.tensor(mean), torch.tensor(want["loss"]), close, f"loss of step {step}")
             for rank, part in enumerate(parts):
                 if part.get("norm") is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.parallel import standard
 from tests.parallel.equality import check
+from tests.parallel.pool import pool
 
 
 @pytest.mark.parametrize("scheme", standard.ANY)
@@ -33,6 +35,12 @@ def test_two_collections_and_two_lookups_go_ahead_in_their_order() -> None:
     collections = [["item", "user", "wide"], ["few", "one", "hashed"]]
     check(standard.case(3, "row", collections=collections, ahead=True))
     check(standard.case(2, "table", lookups=2, collections=collections, ahead=True))
+
+
+def test_the_very_same_block_may_go_ahead_again() -> None:
+    found = pool(2).run("tests.parallel.jobs.sharding:repeated", within=20)
+    for each in found:
+        assert all(torch.equal(out, each[0]) for out in each)
 
 
 @pytest.mark.slow

@@ -17,22 +17,14 @@ def users(**more: Any) -> list[dict[str, Any]]:
     return [{"name": "user", "dim": 4, "capacity": 300, "features": ["user", "friends"], "combiner": "sum", **more}]
 
 
-COUNTS = pytest.mark.xfail(
-    strict=True, reason="ranks count the distinct ids of each rank's batch, one process every id of the whole batch"
-)
-
-
-@pytest.mark.parametrize(
-    ("scheme", "eviction"),
-    [(scheme, eviction) for scheme in ("table", "row") for eviction in ("lru", None)]
-    + [("table", "lfu"), pytest.param("row", "lfu", marks=COUNTS)],
-)
+@pytest.mark.parametrize("scheme", ["table", "row"])
+@pytest.mark.parametrize("eviction", ["lru", "lfu", None])
 def test_scores_that_eviction_goes_by_are_those_of_one_process(scheme: str, eviction: str | None) -> None:
     check(standard.case(2, scheme, tables=users(eviction=eviction), hot={"user": 2}))
 
 
 @pytest.mark.parametrize("scheme", ["table", "row"])
-@pytest.mark.parametrize("admission", [["probability", 0.5], pytest.param(["min_count", 3], marks=COUNTS)])
+@pytest.mark.parametrize("admission", [["probability", 0.5], ["min_count", 3]])
 def test_ids_are_let_in_as_in_one_process(scheme: str, admission: list[Any]) -> None:
     check(standard.case(2, scheme, tables=users(admission=admission), hot={"user": 2}))
 
@@ -44,3 +36,11 @@ def test_a_table_that_is_full_is_named_and_all_ranks_are_told(scheme: str) -> No
     assert all("table 'user'" in each["text"] or "rank 0" in each["text"] for each in found), found
     assert found[0]["kind"] == "ValueError"
     assert "larger capacity" in found[0]["text"]
+
+
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
+    found = pool(2).run("tests.parallel.jobs.sharding:crowded", capacity=60, eviction=eviction)
+    assert all(each["owned"] and each["finite"] for each in found)
+    assert 40 <= sum(each["count"] for each in found) <= 60
+    assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())

@@ -12,7 +12,12 @@ from tests.parallel.pool import pool
 from tests.parallel.training_case import Case, Spec
 
 EXACT = "tests.parallel.jobs.exact:train"
-EQUAL = [[[4, 4]]] * 4
+WORLDS = [2, pytest.param(4, marks=pytest.mark.slow)]  # powers of two: shares are exact too
+
+
+def equal(world: int) -> list[list[list[int]]]:
+    """Batches of four rows on every rank."""
+    return [[[4] * world]] * 4
 
 
 def tables(dtype: str) -> list[Spec]:
@@ -25,17 +30,18 @@ def tables(dtype: str) -> list[Spec]:
     ]
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("scheme", standard.ANY)
-def test_rows_of_every_type_are_equal_bit_for_bit(scheme: str, dtype: str) -> None:
-    case = standard.case(2, scheme, tables=tables(dtype), sizes=EQUAL, hot={"a": 2}, weighted=True)
+def test_rows_of_every_type_are_equal_bit_for_bit(scheme: str, dtype: str, world: int) -> None:
+    case = standard.case(world, scheme, tables=tables(dtype), sizes=equal(world), hot={"a": 2}, weighted=True)
     _check(case)
 
 
 @pytest.mark.parametrize("scheme", standard.ANY)
 def test_state_beside_rows_of_half_precision_is_equal_bit_for_bit(scheme: str) -> None:
     options = {"lr": 0.25, "momentum": 0.5}
-    _check(standard.case(2, scheme, tables=tables("bfloat16"), sizes=EQUAL, optimizer="SGD", options=options))
+    _check(standard.case(2, scheme, tables=tables("bfloat16"), sizes=equal(2), optimizer="SGD", options=options))
 
 
 def _check(case: Case) -> None:

@@ -18,7 +18,9 @@ ITEM: Spec = {"name": "item", "dim": 8, "rows": 10, "combiner": "sum"}
 
 
 @pytest.mark.parametrize("scheme", ["replicated", "table", "row", "column"])
-@pytest.mark.parametrize(("rank", "value"), [(0, 12), (1, -1), pytest.param(1, 2**63 - 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("rank", "value"), [(1, -1), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 12), (1, 2**63 - 1)))]
+)
 def test_an_id_out_of_range_is_named_on_its_rank_and_the_others_are_told_of_it(
     scheme: str, rank: int, value: int
 ) -> None:
@@ -32,6 +34,15 @@ def test_an_id_out_of_range_is_named_on_its_rank_and_the_others_are_told_of_it(
     assert other["kind"] == "RuntimeError"
     assert f"rank {rank}" in other["text"]
     assert [each["rows"] for each in found] == [3, 2], "all go on with the next batch"
+
+
+def test_an_id_out_of_range_that_goes_ahead_is_told_at_its_lookup() -> None:
+    case = standard.case(2, "mixed", sizes=[[[3, 2]]])
+    given = {"case": case.to_json(), "rank": 1, "feature": "liked", "value": 12, "ahead": True}
+    found = pool(2).run(f"{FAULTS}:stranger", **given)
+    assert [each["kind"] for each in found] == ["RuntimeError", "ValueError"]
+    assert "feature 'liked'" in found[1]["text"]
+    assert [each["rows"] for each in found] == [3, 2]
 
 
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", "clip_row_norm"])

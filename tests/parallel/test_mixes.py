@@ -9,7 +9,7 @@ from tests.parallel.drawn import cases
 from tests.parallel.equality import check
 from tests.parallel.training_case import Case
 
-FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FEW

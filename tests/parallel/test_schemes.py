@@ -13,7 +13,10 @@ ALL = [(scheme, kind) for scheme in standard.SCHEMES for kind in OPTIMIZERS if (
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("sgd", "adam")]
 
 
-@pytest.mark.parametrize(("scheme", "kind"), ALL)
+@pytest.mark.parametrize(
+    ("scheme", "kind"),
+    [pytest.param(*pair, marks=pytest.mark.slow if pair[1] in ("momentum", "sgd") else ()) for pair in ALL],
+)
 def test_two_ranks_end_where_one_process_does_with_every_optimizer(scheme: str, kind: str) -> None:
     optimizer, options = OPTIMIZERS[kind]
     check(standard.case(2, scheme, optimizer=optimizer, options={**options, "weight_decay": 0.01}))

@@ -49,7 +49,7 @@ def test_a_rank_never_holds_more_of_a_table_than_its_share() -> None:
         assert found["grew"] < 0.8 * found["whole"]
 
 
-@pytest.mark.parametrize("tables", [1, 40])
+@pytest.mark.parametrize("tables", [40, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("scheme", ["table", "row", "column"])
 def test_a_step_sends_one_message_of_each_kind_whatever_the_number_of_tables(scheme: str, tables: int) -> None:
     for found in pool(2).run(f"{SHARDING}:traffic", scheme=scheme, tables=tables, ids=[1, 2, 3]):

@@ -22,7 +22,7 @@ def test_a_row_counts_the_same_on_whatever_rank_it_is(scheme: str, sizes: list[l
 
 
 @pytest.mark.parametrize("scheme", standard.ANY)
-@pytest.mark.parametrize("idless", [[0], [1], [0, 1]])
+@pytest.mark.parametrize("idless", [[0], *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in ([1], [0, 1]))])
 def test_a_rank_whose_lists_are_all_empty_takes_part(scheme: str, idless: list[int]) -> None:
     check(standard.case(2, scheme, hot={}, idless=idless))
 

@@ -25,8 +25,8 @@ def told(call: Callable[[], Any]) -> dict[str, str]:
     return {"kind": "", "text": ""}
 
 
-def stranger(case: dict[str, Any], rank: int, feature: str, value: int) -> dict[str, Any]:
-    """One rank has an id that its table has no row for; then all go on with good ids."""
+def stranger(case: dict[str, Any], rank: int, feature: str, value: int, ahead: bool = False) -> dict[str, Any]:
+    """One rank has an id that its table has no row for; then all go on with good ids, sent ahead or not."""
     made = Case(**case)
     model = sharded(made)
     given = made.rows_of(0, 0, [rank_here()])
@@ -35,8 +35,12 @@ def stranger(case: dict[str, Any], rank: int, feature: str, value: int) -> dict[
         lists = {name: block[name].to_list() for name in block.names}
         lists[feature][-1] = [*lists[feature][-1], value]
         block = IdBlock.from_lists(lists)
+    after = made.rows_of(0, 0, [rank_here()]).blocks[0]
+    if ahead:
+        for each in (block, after):
+            model.prepare(each)
     found = told(lambda: model([block], given.dense))
-    out, _ = model(given.blocks, given.dense)
+    out, _ = model([after], given.dense)
     return {**found, "rows": len(out)}
 
 

@@ -24,6 +24,10 @@ class Habit:
     def between(self, model: Any, given: Rows) -> None:
         """After the forward pass, before the backward one."""
 
+    def weight(self, given: Rows) -> float:
+        """What the loss counts for in that of all ranks."""
+        return float(len(given.label))
+
 
 class LooksAgain(Habit):
     """A forward without gradient, of one row only, lies between forward and backward."""
@@ -64,6 +68,24 @@ class MeanOfNothing(Habit):
         return ((out - given.label) ** 2).mean()
 
 
+class WeighsRows(Habit):
+    """Rows have weights: the loss is their weighted mean, and a rank counts by the sum of its weights."""
+
+    def before(self, model: Any, given: Rows) -> None:
+        if hasattr(model, "weigh"):
+            model.weigh(self.weight(given))
+
+    def loss(self, out: Tensor, every: Tensor, given: Rows) -> Tensor:
+        weights = self._weights(given)
+        return (weights * (out - given.label) ** 2).sum() / weights.sum() if len(out) else (out * 0).sum()
+
+    def weight(self, given: Rows) -> float:
+        return float(self._weights(given).sum())
+
+    def _weights(self, given: Rows) -> Tensor:
+        return given.label.abs() * 3 + 0.1
+
+
 def _first(block: IdBlock) -> IdBlock:
     """The first row of a block, as ragged lists; nothing of a block without rows."""
     rows = min(1, block.batch_size)
@@ -83,4 +105,5 @@ HABITS: dict[str, Habit] = {
     "forgets": Forgets(),
     "uses embeddings": UsesEmbeddings(),
     "mean of nothing": MeanOfNothing(),
+    "weighs rows": WeighsRows(),
 }

@@ -103,3 +103,39 @@ def read(scheme: str) -> dict[str, Any]:
     model: Any = hr.shard(Ranker(), plan=plan_of(scheme))
     ids = torch.tensor([[rank_here(), 9], [3, 3]])
     return {"ids": ids, "rows": model.embeddings.lookup("t0", ids)}
+
+
+def repeated() -> list[torch.Tensor]:
+    """The very same block over and over on rank 0, equal ones on others, each sent ahead by one."""
+    model: Any = hr.shard(Ranker(), plan=plan_of("row"))
+    hr.optim.SGD(model, lr=0.1)
+    blocks = [IdBlock.from_lists({"t0": [1, 2, 3]}) for _ in range(4)]
+    if rank_here() == 0:
+        blocks = blocks[:1] * 4
+    found = []
+    model.prepare(blocks[0])
+    for at, block in enumerate(blocks):
+        if at + 1 < len(blocks):
+            model.prepare(blocks[at + 1])
+        found.append(model(block).detach())
+    return found
+
+
+def crowded(capacity: int, eviction: str) -> dict[str, Any]:
+    """More ids over time than a dynamic table holds."""
+    table = hr.Table("user", dim=4, capacity=capacity, eviction=eviction)
+    world = plan_of("row").world
+    plan = Plan(world, (Placement("user", "row", tuple(range(world))),))
+    model: Any = hr.shard(hr.EmbeddingCollection([table]), plan=plan)
+    rows = hr.optim.Adagrad(model, lr=0.1)
+    generator = torch.Generator().manual_seed(rank_here())
+    finite = True
+    for _ in range(30):
+        ids = torch.randint(-(2**62), 2**62, (4, 2), generator=generator)
+        out = model(IdBlock.from_ragged({"user": ids})).flat
+        out.square().sum().backward()
+        rows.step()
+        finite = finite and bool(out.isfinite().all())
+    store = model.module["user"]
+    ids = store.ids()
+    return {"ids": ids, "owned": bool(store.share.owns(store.table, ids).all()), "finite": finite, "count": len(store)}

@@ -107,7 +107,8 @@ def _backward(case: Case, model: Any, given: Rows, micros: int) -> dict[str, Any
     loss = habit.loss(out, every, given)
     habit.between(model, given)
     (loss / micros).backward()
-    return {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
+    seen = {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
+    return {**seen, "weight": habit.weight(given)}
 
 
 def _evaluated(case: Case, model: Any, part: Sequence[int]) -> Tensor:
