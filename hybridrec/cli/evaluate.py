@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from hybridrec.cli.joined import is_quiet, join_ranks
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
@@ -20,6 +22,7 @@ def evaluate(
     """Print the loss and the metrics of a run on other data.
 
     The data are read by the schema of the run: same columns, same transforms.
+    Started by torchrun, all ranks share tables and rows.
 
     [bold]Examples[/bold]
 
@@ -32,8 +35,11 @@ def evaluate(
     from hybridrec.train.launch import open_data
     from hybridrec.train.load import load
 
+    join_ranks()
     loaded = load(run, checkpoint, device=device)
     found = loaded.evaluate(open_data(data, batch_size=batch_size, schema=loaded.schema))
+    if is_quiet():
+        return
     if as_json:
         numbers = {name: None if value != value else value for name, value in found.items()}
         typer.echo(json.dumps({"run": str(run), "checkpoint": loaded.checkpoint.name, **numbers}))

@@ -10,13 +10,17 @@ from typing import ParamSpec
 
 import typer
 
+from hybridrec.cli.joined import is_of_another, is_quiet, marked, tell_others
 from hybridrec.remedy import on_command_line
 
 P = ParamSpec("P")
 
 
 def told(command: Callable[P, None]) -> Callable[P, None]:
-    """The command, with its errors told to the user: ValueError and OSError exit 1, Ctrl-C exits 130."""
+    """The command, with its errors told to the user: ValueError and OSError exit 1, Ctrl-C exits 130.
+
+    Of many ranks, an error on one ends all of them.
+    """
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -24,14 +28,18 @@ def told(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
             sys.stdout.flush()
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
+            if not is_quiet():
+                typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
         except BrokenPipeError:
             # The reader (head, less) went away; keep Python from complaining about it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(141) from None
-        except (ValueError, OSError) as error:
-            typer.echo(f"error: {_told(error)}", err=True)
+        except Exception as error:
+            tell_others(error)
+            if not isinstance(error, ValueError | OSError) and not is_of_another(error):
+                raise
+            typer.echo(marked(f"error: {_told(error)}"), err=True)
             raise typer.Exit(1) from None
 
     return run

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from hybridrec.cli.joined import is_quiet, join_ranks
+
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
@@ -27,6 +29,7 @@ def predict(
 
     The file has the columns named with --column as they are in the data, then
     score, or score_LABEL for each of several labels. Labels need not be in the data.
+    Started by torchrun, all ranks share tables and rows; rank 0 writes.
 
     [bold]Examples[/bold]
 
@@ -40,10 +43,13 @@ def predict(
     from hybridrec.train.load import load
 
     began = time.monotonic()
+    join_ranks()
     loaded = load(run, checkpoint, device=device)
     opened = open_data(data, batch_size=batch_size, like=loaded.schema)
     rows = loaded.predict(opened, out=out, columns=tuple(columns or ()), force=force)
     seconds = time.monotonic() - began
+    if is_quiet():
+        return
     if as_json:
         typer.echo(json.dumps({"out": str(out), "rows": rows, "seconds": seconds}))
     else:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hybridrec.cli.joined import join_ranks
+
 if TYPE_CHECKING:
     from hybridrec.train.checkpoint import Manifest
     from hybridrec.train.trainer import Trainer
@@ -44,6 +46,11 @@ def train(
     Ctrl-C saves and stops; the same command with --resume goes on with the very
     next batch.
 
+    Started by torchrun, it trains on all ranks together: each reads its share of
+    the rows in batches of --batch-size, or, with data.shard=batch, its part of
+    every batch. A rank that fails ends all of them, one that stalls after
+    train.timeout seconds (300).
+
     [bold]Examples[/bold]
 
     hybridrec train clicks.parquet --label click --valid 0.1 --out runs/a
@@ -53,22 +60,27 @@ def train(
     hybridrec train --config run.toml model.dim=32 train.epochs=2 --out runs/b
 
     hybridrec train --out runs/b --resume
+
+    torchrun --nproc-per-node 4 --max-restarts 3 -m hybridrec train clicks.parquet --label click --out runs/c --resume
     """
     from hybridrec.train.launch import launch
     from hybridrec.train.run_config import RunConfig, read_config, with_overrides
     from hybridrec.train.settings import words_of
+    from hybridrec.train.together import is_main, on_main, path_on_main
 
     data, changes = words_of(words or [])
+    ranks = join_ranks(_timeout(config or (out / "config.json" if resume and out is not None else None), changes))
     if config is None and resume and out is not None:
-        config = _config_of(out, data)
+        config = path_on_main(ranks, lambda: _config_of(out, data))
     values = with_overrides({} if config is None else read_config(config), changes)
     flags = {"path": data, "label": label, "weight": weight, "valid": valid, "batch_size": batch_size}
     _set(values, "data", flags)
     _set(values, "model", {"name": model, "device": device})
     _set(values, "train", {"epochs": epochs, "steps": steps, "progress": "none" if quiet or as_json else None})
     asked = RunConfig.of(values)
-    values["out"] = str(out) if out is not None else asked.out or _free_folder(asked)
+    values["out"] = str(out) if out is not None else asked.out or on_main(ranks, lambda: _free_folder(asked))
     made = launch(RunConfig.of(values))
+    quiet = quiet or not is_main(ranks)
     if not (quiet or as_json):
         typer.echo(_about(made.trainer), err=True)
         for file in made.train.lost:
@@ -79,8 +91,17 @@ def train(
         )
     except FloatingPointError as error:
         raise ValueError(str(error)) from None
-    result = _result(made.trainer)
-    typer.echo(json.dumps(result) if as_json else _lines(result))
+    if is_main(ranks):
+        result = _result(made.trainer)
+        typer.echo(json.dumps(result) if as_json else _lines(result))
+
+
+def _timeout(config: Path | None, changes: list[str]) -> float | None:
+    """How long ranks wait for each other, which must be known before they join."""
+    from hybridrec.train.run_config import RunConfig, read_config, with_overrides
+
+    stated = read_config(config) if config is not None and config.exists() else {}
+    return RunConfig.of(with_overrides(stated, changes)).options().timeout
 
 
 def _config_of(out: Path, data: list[str]) -> Path | None:

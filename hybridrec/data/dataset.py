@@ -187,6 +187,11 @@ class Dataset(IterableDataset[Batch]):
         return self._rows.count()
 
     @property
+    def part(self) -> Shard:
+        """Which part of the data this is: that of one rank of so many."""
+        return self._shard
+
+    @property
     def lost(self) -> dict[str, int]:
         """Files with rows left out under on_bad_file="skip", and how many (0: it could not be opened)."""
         lost = dict(self._rows.lost)

@@ -62,8 +62,9 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self._dims = tuple(self._tables[feature.table].dim for feature in self._features)
         self._sequences = tuple(feature.name for feature in self._features if feature.combiner == "none")
         hashes = {feature.name: self._tables[feature.table].hashes for feature in self._features}
-        self._expanded: dict[int, tuple[IdBlock, IdBlock]] = {}  # of blocks whose ids were sent ahead
-        self._hashes = {name: found for name, found in hashes.items() if found is not None}
+        self._inner = multi_hash.Expansion(
+            self._names, {name: found for name, found in hashes.items() if found is not None}
+        )
         self.seed = whole("EmbeddingCollection", "seed", seed, least=0, most=2**64 - 1)
         self.fused = fused
         self.sparse = sparse
@@ -155,7 +156,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
         begin = getattr(self._lookup, "begin", None)
         if begin is None:
             return False
-        begin(self._kept(self._block(ids)), self.training)
+        block = self._block(ids)
+        begin(self._inner.kept(block, self._inner(block)), self.training)
         return True
 
     def expect(self, ids: IdBlock | Batch) -> None:
@@ -165,20 +167,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
         """On several ranks: send the ids of a block ahead of its lookup, which must come."""
-        self._lookup.prepare(self._kept(self._block(ids)), weight)
-
-    def _kept(self, block: IdBlock) -> IdBlock:
-        """The block as it is looked up, the very one that its lookup will take."""
-        inner = self._inner(block)
-        if inner is not block:
-            self._expanded[id(block)] = block, inner
-        return inner
-
-    def _inner(self, block: IdBlock) -> IdBlock:
-        if not self._hashes:
-            return block
-        _, made = self._expanded.pop(id(block), (None, None))
-        return made or multi_hash.expand(block.select(self._names), self._hashes)
+        self._lookup.prepare(self._inner.kept(self._block(ids)), weight)
 
     def _block(self, ids: Any) -> IdBlock:
         if isinstance(ids, Mapping):

@@ -70,3 +70,34 @@ def _weights(block: IdBlock, rounds: list[int]) -> Tensor | None:
     parts = [block.weights[a:b] for a, b in zip(block.starts, block.starts[1:], strict=False)]
     spread = [part if turns == 1 else part.repeat_interleave(turns) for part, turns in zip(parts, rounds, strict=True)]
     return torch.cat(spread)
+
+
+class Expansion:
+    """A block as it is looked up: with the rows of ids that are hashed to several. Without such features, as it is.
+
+    Ids may be sent to other ranks before their lookup; what is `kept` of a block is then what its lookup takes.
+    """
+
+    def __init__(self, names: tuple[str, ...], hashes: Mapping[str, MultiHash]) -> None:
+        self._names, self._hashes = names, hashes
+        self._kept: dict[int, list[tuple[IdBlock, IdBlock]]] = {}  # blocks are held, so their ids are their own
+
+    def __call__(self, block: IdBlock) -> IdBlock:
+        if not self._hashes:
+            return block
+        kept = self._kept.get(id(block)) if self._kept else None  # torch.compile would know each block by its id
+        if kept is None:
+            return expand(block.select(self._names), self._hashes)
+        _, inner = kept.pop()
+        if not kept:
+            del self._kept[id(block)]
+        return inner
+
+    def kept(self, block: IdBlock, inner: IdBlock | None = None) -> IdBlock:
+        """The same, for a lookup that will come; every such block goes once for each time that it is kept."""
+        if not self._hashes:
+            return block
+        before = self._kept.get(id(block), [])
+        inner = inner or (before[-1][1] if before else self(block))
+        self._kept[id(block)] = [*before, (block, inner)]
+        return inner

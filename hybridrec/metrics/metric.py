@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from copy import deepcopy
+from typing import ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from hybridrec.metrics.faults import Faults
 from hybridrec.metrics.rows import Rows, as_rows
+
+
+class Gathers(Protocol):
+    """Ranks that count rows of one data set, each its own; see `hybridrec.parallel.ranks.Ranks`."""
+
+    def sum(self, values: Tensor) -> Tensor: ...
+    def gathered(self, values: Tensor) -> list[Tensor]: ...
 
 
 class Metric(ABC):
@@ -64,6 +72,24 @@ class Metric(ABC):
 
     @abstractmethod
     def _merge(self, other: Self) -> None: ...
+
+    def together(self, ranks: Gathers) -> Self:
+        """A metric of the rows of all ranks, the same on each; all call it, in the same order. This one stays."""
+        made = self.like()
+        empty = made.like()
+        state = {name: part.cpu() for name, part in self.state_dict().items()}
+        gathered = {name: ranks.gathered(state[name]) for name in sorted(state)}
+        for parts in zip(*gathered.values(), strict=True):
+            other = empty.like()
+            other.load_state_dict(dict(zip(gathered, parts, strict=True)))
+            made.merge(other)
+        return made
+
+    def like(self) -> Self:
+        """A metric with the same options, and nothing counted."""
+        made = deepcopy(self)
+        made.reset()
+        return made
 
     @torch.inference_mode(False)
     def reset(self) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 
 import torch
 from torch import Tensor
 
 from hybridrec.metrics.calibration_curve import CalibrationCurve, Curve
 from hybridrec.metrics.faults import Faults
-from hybridrec.metrics.metric import Metric
+from hybridrec.metrics.metric import Gathers, Metric
 from hybridrec.metrics.names import make
 from hybridrec.metrics.rows import Rows, as_rows
 
@@ -33,7 +32,7 @@ class MetricSet:
     def __init__(self, labels: Iterable[str] = ("label",), metrics: Iterable[str | Metric] = DEFAULT) -> None:
         patterns = [make(metric) if isinstance(metric, str) else metric for metric in metrics]
         self.labels = (labels,) if isinstance(labels, str) else tuple(labels)
-        self._by_label = {label: [_like(pattern) for pattern in patterns] for label in self.labels}
+        self._by_label = {label: [pattern.like() for pattern in patterns] for label in self.labels}
         self._faults = {label: Faults(any(pattern.binary for pattern in patterns)) for label in self.labels}
         self.group_columns = tuple(dict.fromkeys(p.column for p in patterns if p.column is not None))
         _check_names(self.labels, [pattern.name for pattern in patterns])
@@ -83,6 +82,15 @@ class MetricSet:
         other._check()
         for key, metric in mine.items():
             metric.merge(theirs[key])
+
+    def together(self, ranks: Gathers) -> MetricSet:
+        """Metrics of the rows of all ranks, the same on each; all call it. These stay as they are."""
+        self._check()
+        made = object.__new__(MetricSet)
+        made.__dict__.update(self.__dict__)
+        made._faults = {label: Faults(faults.binary) for label, faults in self._faults.items()}
+        made._by_label = {label: [each.together(ranks) for each in own] for label, own in self._by_label.items()}
+        return made
 
     def reset(self) -> None:
         """Forget all rows."""
@@ -141,13 +149,6 @@ def _by_group(
     """The rows without groups, and with those of each column."""
     rows = as_rows(scores, labels, weights, None)
     return {None: rows, **{c: as_rows(rows.scores, rows.labels, rows.weights, g) for c, g in groups.items()}}
-
-
-def _like(pattern: Metric) -> Metric:
-    """A metric with the options of another, and nothing counted."""
-    made = deepcopy(pattern)
-    made.reset()
-    return made
 
 
 def _check_names(labels: tuple[str, ...], names: list[str]) -> None:

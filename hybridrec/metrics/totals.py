@@ -10,7 +10,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from hybridrec.metrics.metric import Metric
+from hybridrec.metrics.metric import Gathers, Metric
 from hybridrec.metrics.rows import Rows
 
 
@@ -36,6 +36,13 @@ class Totals(Metric):
 
     def _merge(self, other: Self) -> None:
         self.totals.add_(other.totals.to(self.totals.device))
+
+    @torch.inference_mode(False)
+    def together(self, ranks: Gathers) -> Self:
+        self._faults.check()
+        made = self.like()
+        made.totals = ranks.sum(self.totals.detach().cpu().clone())
+        return made
 
     def _clear(self) -> None:
         self.totals = torch.zeros_like(self.totals)

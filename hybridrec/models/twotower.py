@@ -1,8 +1,8 @@
 """TwoTower: a vector for the user, a vector for the item, and their dot (Yi et al. 2019, RecSys).
 
 logit = user tower . item tower / temperature
-training: the items of the other rows are the negatives. They come as often as they are popular, so log of the
-share that an item has among the rows is subtracted from its logit.
+training: the items of the other rows, of all ranks, are the negatives. They come as often as they are popular, so
+log of the share that an item has among the rows is subtracted from its logit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch.nn.functional import normalize
 
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, Popularity, RunningNorm
+from hybridrec.models.layers.everyones import Everyones
 from hybridrec.models.model import Inputs, Model, columns_of
+from hybridrec.parallel.ranks import ranks
 from hybridrec.types import Batch
 
 
@@ -47,7 +49,9 @@ class TwoTower(Model):
     """Retrieval: `item` names the features of the item, its id first; all others are the user's.
 
     In training mode the logits are [B, B], row i's own item on the diagonal; where another row holds the same item, it
-    is no negative and has -inf. In eval mode they are [B]. `user_vectors` and `item_vectors` feed an index.
+    is no negative and has -inf. Ranks that train together have [B, n], their own items first, then those of the
+    others: the negatives are the items of all. In eval mode logits are [B]. `user_vectors` and `item_vectors` feed an
+    index.
 
     >>> import pyarrow as pa
     >>> columns = pa.schema({"user": pa.int64(), "video": pa.int64(), "tags": pa.list_(pa.int64()), "click": pa.int8()})
@@ -100,8 +104,14 @@ class TwoTower(Model):
         users, items = self.net(*self.inputs(batch))
         if not self.training:
             return (users * items).sum(1) / self.temperature
-        ids = batch.ids.matrix(self.item[0])[:, 0]
-        return correct(users @ items.T / self.temperature, ids, self.popularity(ids))
+        ids, together = batch.ids.matrix(self.item[0])[:, 0], ranks()
+        if together is None:
+            return correct(users @ items.T / self.temperature, ids, self.popularity(ids))
+        everyones = Everyones(together, len(ids))
+        ids, items = everyones.gather(ids), everyones.gather(items)
+        if self.popularity.training:
+            self.popularity.count(ids)
+        return correct(users @ items.T / self.temperature, ids, self.popularity.shares(ids))
 
     def output_biases(self) -> list[Tensor]:
         return []  # a dot of two vectors has none
@@ -116,13 +126,15 @@ class TwoTower(Model):
 
 
 def correct(logits: Tensor, ids: Tensor, shares: Tensor) -> Tensor:
-    """In-batch logits [B, B] less the log of each item's share; -inf where another row holds the same item.
+    """Logits [B, n] less the log of each item's share; -inf where another row holds the same item.
+
+    Item i is row i's own, whatever more items there are.
 
     >>> correct(torch.zeros(2, 2), torch.tensor([5, 6]), torch.tensor([0.5, 0.25]))
     tensor([[0.6931, 1.3863],
             [0.6931, 1.3863]])
     """
-    same = ids.unsqueeze(0) == ids.unsqueeze(1)
+    same = ids.unsqueeze(0) == ids[: len(logits)].unsqueeze(1)
     same.fill_diagonal_(False)
     return (logits - shares.log().unsqueeze(0)).masked_fill(same, -torch.inf)
 

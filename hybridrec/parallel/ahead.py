@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +22,33 @@ class Ahead:
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._flights: dict[tuple[int, int], tuple[IdBlock, Future[Any]]] = {}  # blocks are held, so ids are their own
+        self._flights: dict[tuple[int, int], deque[tuple[IdBlock, Future[Any]]]] = {}  # those of a block in their order
 
     def begin(self, lookup: ShardedLookup, block: IdBlock, weight: float) -> None:
         """Send the ids of a block whose lookup will follow."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ids-ahead")
-        self._flights[id(lookup), id(block)] = block, self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
+        flight = self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
+        self._of(lookup, block).append((block, flight))
 
     def keep(self, lookup: ShardedLookup, block: IdBlock, flight: Flight) -> None:
         """A flight whose vectors are on their way already, until its lookup takes it."""
         done: Future[Any] = Future()
         done.set_result(flight)
-        self._flights[id(lookup), id(block)] = block, done
+        self._of(lookup, block).appendleft((block, done))
 
     def taken(self, lookup: ShardedLookup, block: IdBlock) -> Flight | None:
         """The flight of this block, once ids are there; None where none was begun."""
-        found = self._flights.pop((id(lookup), id(block)), None)
-        return None if found is None else found[1].result()
+        key = id(lookup), id(block)
+        waiting = self._flights.get(key)
+        if not waiting:
+            return None
+        _, flight = waiting.popleft()
+        if not waiting:
+            del self._flights[key]
+        return flight.result()
+
+    def _of(self, lookup: ShardedLookup, block: IdBlock) -> deque[tuple[IdBlock, Future[Any]]]:
+        return self._flights.setdefault((id(lookup), id(block)), deque())  # blocks are held, so ids are their own
 
     def now(self, lookup: ShardedLookup, ids: Ids, weight: float) -> Flight:
         """A flight that nobody has begun before, after those that were."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
+
+from hybridrec.parallel.meeting import meeting_place
+from hybridrec.parallel.watch import Watch, watch_over
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 TIMEOUT = 300.0  # seconds that a rank waits for another one
@@ -27,15 +31,18 @@ class Ranks:
         self.rank = rank
         self.world = world
         self.timeout = timeout
+        self.watch: Watch | None = None
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
+        self._count()
         if self.world > 1:
             distributed.all_reduce(values)
         return values
 
     def largest(self, values: Tensor) -> Tensor:
         """The maximum over all ranks, in place."""
+        self._count()
         if self.world > 1:
             distributed.all_reduce(values, distributed.ReduceOp.MAX)
         return values
@@ -58,6 +65,20 @@ class Ranks:
         distributed.all_gather(found, padded)
         return [part[:size] for part, size in zip(found, sizes.tolist(), strict=True)]
 
+    def stacked(self, values: Tensor) -> Tensor:
+        """The tensors of all ranks, which have one shape, as [world, ...].
+
+        >>> Ranks(0, 1).stacked(torch.tensor([1, 2]))
+        tensor([[1, 2]])
+        """
+        self._count()
+        found = values.new_empty(self.world, *values.shape)
+        if self.world == 1:
+            found[0] = values
+        else:
+            distributed.all_gather(list(found.unbind()), values.contiguous())
+        return found
+
     def all_told(self, value: Any) -> list[Any]:
         """The JSON values of all ranks in their order.
 
@@ -70,6 +91,10 @@ class Ranks:
     def told(self, value: Any, source: int = 0) -> Any:
         """The JSON value of one rank; what the others give does not count."""
         return self.all_told(value if self.rank == source else None)[source]
+
+    def _count(self) -> None:
+        if self.watch is not None:
+            self.watch.calls += 1
 
     def barrier(self) -> None:
         """Until all ranks are here."""
@@ -95,7 +120,8 @@ def _short(value: Any, most: int = 200) -> str:
 def init(timeout: float = TIMEOUT) -> Ranks | None:
     """Join the other processes that torchrun started; on one process, do nothing. Returns the ranks, or None.
 
-    `timeout` is how many seconds a rank waits for another before all of them end.
+    `timeout` is how many seconds a rank waits for another before all of them end. One that dies or raises ends the
+    others within seconds; see `hybridrec.parallel.watch`.
 
     >>> init() is None  # without torchrun
     True
@@ -111,8 +137,12 @@ def init(timeout: float = TIMEOUT) -> Ranks | None:
         raise RuntimeError(
             f"WORLD_SIZE is {world}, but {', '.join(absent)} is not set; start the program with torchrun"
         )
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    _current = Ranks(distributed.get_rank(), world, timeout)
+    rank, store = int(os.environ["RANK"]), meeting_place(timeout, opens=True)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
+    _current = Ranks(rank, world, timeout)
+    _current.watch = watch_over(rank, world, timeout, _current.told(secrets.token_hex(8)))
+    _current.watch.start()
+    _current.barrier()  # all have given a sign
     return _current
 
 
@@ -128,6 +158,8 @@ def ranks() -> Ranks | None:
 def leave() -> None:
     """Part from the other ranks; nothing where this process is alone."""
     global _current
+    if _current is not None and _current.watch is not None:
+        _current.watch.close()
     if _current is not None and distributed.is_initialized():
         distributed.destroy_process_group()
     _current = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from hybridrec.metrics import CalibrationCurve
+from hybridrec.metrics.metric import Gathers
 from hybridrec.types import Batch
 
 
@@ -29,6 +30,12 @@ class Curves:
             curve.update(
                 scores[:, at] if wide else scores, batch.label[:, at] if wide else batch.label, weights=batch.weight
             )
+
+    def together(self, ranks: Gathers) -> Curves:
+        """The curves of the rows of all ranks."""
+        made = Curves(())
+        made._curves = {name: curve.together(ranks) for name, curve in self._curves.items()}
+        return made
 
     def to_json(self) -> dict[str, dict[str, list[float]]]:
         return {name: curve.curve().to_dict() for name, curve in self._curves.items()}

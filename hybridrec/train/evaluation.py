@@ -86,8 +86,8 @@ def evaluate(
     metrics: MetricSet | None,
     watch: Callable[[Tensor, Batch], Any] | None = None,
 ) -> dict[str, float]:
-    """The loss and the metrics over all rows; `watch` is shown the scores of every batch."""
-    losses, weight, rows = 0.0, 0.0, 0
+    """The loss and the metrics over all rows, of all ranks; `watch` is shown the scores of every batch."""
+    losses, weight, rows, ranks = 0.0, 0.0, 0, learner.ranks
     with evaluating(learner.model):
         for each in batches:
             batch, part, _ = learner.place(each)
@@ -99,9 +99,13 @@ def evaluate(
                 take(metrics, [part])
             if watch is not None:
                 watch(learner.loss.scores(outputs), batch)
+    if ranks is not None:
+        totals = ranks.sum(torch.tensor([losses, weight, rows], dtype=torch.float64)).tolist()
+        (losses, weight, rows), metrics = totals, None if metrics is None else metrics.together(ranks)
     if not rows:
         raise no_rows("there are no rows to evaluate on")
-    return {"loss": losses / weight if weight else float("nan"), **({} if metrics is None else metrics.compute())}
+    found = {"loss": losses / weight if weight else float("nan"), **({} if metrics is None else metrics.compute())}
+    return found if ranks is None else ranks.told(found)
 
 
 def no_rows(what: str) -> ValueError:

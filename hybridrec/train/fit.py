@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from hybridrec.parallel.watch import RankFailure
 from hybridrec.remedy import remedied
+from hybridrec.train.accord import Accord, Wishes
+from hybridrec.train.agreement import agree
 from hybridrec.train.checkpoint.lock import held
 from hybridrec.train.evaluation import no_rows
 from hybridrec.train.heap import keep_freed_memory
@@ -23,6 +28,7 @@ from hybridrec.train.schedules import make_scheduler
 from hybridrec.train.seeds import determinism, seed_everything, tf32_matmul
 from hybridrec.train.step import StepResult, grouped, train_step
 from hybridrec.train.table_figures import TableFigures
+from hybridrec.train.together import inside, on_main, path_on_main, share_of
 from hybridrec.train.training_data import TrainingData
 from hybridrec.train.validation import Validation
 from hybridrec.train.window import Window
@@ -38,16 +44,20 @@ class Fit:
     """The state and the course of one fit."""
 
     def __init__(self, trainer: Trainer, train: Any, validate: Any, epochs: int | None, steps: int | None) -> None:
-        self.trainer, self.train = trainer, train
+        self.trainer, self.ranks = trainer, trainer.learner.ranks
+        self.train = train = share_of(train, self.ranks)
         self.epochs, self.steps = (1 if epochs is None and steps is None else epochs), steps
         self.state, self.options, self.learner = trainer.state, trainer.options, trainer.learner
-        self.data = TrainingData(train, self.learner)
+        self.data = TrainingData(train, self.learner, self.options.accumulate)
         self.window = Window(self.learner, trainer.metrics_for(train))
         self.schedulers: dict[str, Any] = {}
-        self.display = make_display(self.options.progress)
-        self.interruption = Interruption()
+        self.display = make_display(self.options.progress if trainer.is_main else "none")
+        self.interruption = Interruption(launched=self.ranks is not None)
+        self.signal: int | None = None  # that ends the fit, agreed by all ranks
+        self._accord = None if self.ranks is None else Accord(self.ranks)
+        self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
         self.saver = Saver(self)
-        self._figures = TableFigures(trainer.model)
+        self._figures = TableFigures(inside(trainer.model), self.ranks)
         self.validation = Validation(self, validate)
 
     # -- from beginning to end ------------------------------------------------------------------------------
@@ -55,10 +65,14 @@ class Fit:
     def run(self, resume: str | Path | None) -> None:
         """Train until epochs, steps, early stopping or a signal end it."""
         keep_freed_memory()
-        self._check()
-        with nullcontext() if self.trainer.run is None else held(self.trainer.run.path):
-            self._begin(resume)
-            self._train()
+        try:
+            with self.trainer.guarded(), ExitStack() as stack:
+                agree(self)
+                on_main(self.ranks, lambda: self._check(stack))
+                self._begin(resume)
+                self._train()
+        except RankFailure as error:
+            raise RankFailure(f"{error}. {self._how_to_go_on()}") from error
 
     def _train(self) -> None:
         trainer = self.trainer
@@ -67,8 +81,9 @@ class Fit:
         with determinism(self.options.deterministic), tf32_matmul(tf32), self.saver, self.interruption:
             try:
                 self.display.begin(self.state.step, self._last_step())
-                trainer.callbacks.call("on_start", trainer)
-                self._course()
+                with trainer.guarded():
+                    trainer.callbacks.call("on_start", trainer)
+                    self._course()
             except Interrupted:
                 self._interrupted()
             except FloatingPointError as error:
@@ -78,14 +93,15 @@ class Fit:
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
 
-    def _check(self) -> None:
-        """What can be known before anything is written."""
+    def _check(self, stack: ExitStack) -> None:
+        """What can be known before anything is written; then the folder is this run's, until the stack is left."""
         run = self.trainer.run
         if run is not None:
             run.check_place()
         self.validation.check()
         if run is not None:
             run.prepare()
+            stack.enter_context(held(run.path))
 
     def _begin(self, resume: str | Path | None) -> None:
         trainer, options = self.trainer, self.options
@@ -94,7 +110,7 @@ class Fit:
             made = make_scheduler(optimizer, getattr(options, name), total, name)
             if made is not None:
                 self.schedulers[name] = made
-        found = self._checkpoint(resume)
+        found = path_on_main(self.ranks, lambda: self._checkpoint(resume))
         if found is not None:
             self._go_on(found)
         else:
@@ -104,7 +120,8 @@ class Fit:
                 )
             self.state.begin()
             if options.seed is not None:
-                seed_everything(options.seed)
+                seed_everything(options.seed + (0 if self.ranks is None else self.ranks.rank))
+        self._counted = self.state.rows
         trainer.describe_run(self)
 
     def _go_on(self, found: Path) -> None:
@@ -155,6 +172,7 @@ class Fit:
     def _course(self) -> None:
         self.trainer.model.train()
         self.validation.catch_up()
+        self.heed(now=True)
         if not self._over():
             self.state.finished = False
         while not self._over():
@@ -162,9 +180,9 @@ class Fit:
         self._finish()
 
     def _over(self) -> bool:
-        state, trainer = self.state, self.trainer
-        if trainer.stop_reason is not None:
-            state.stopped, trainer.stop_reason = trainer.stop_reason, None
+        state = self.state
+        if self.ranks is None:
+            self.heed()
         by_steps = self.steps is not None and state.step - state.fit_step >= self.steps
         by_epochs = self.epochs is not None and state.epoch - state.fit_epoch >= self.epochs
         return by_steps or by_epochs or state.stopped is not None
@@ -188,10 +206,14 @@ class Fit:
 
     def _step(self, group: list[Batch | Placed]) -> None:
         state = self.state
+        if self.ranks is not None and self.ranks.watch is not None:
+            self.ranks.watch.step = state.step + 1
         result = train_step(self.learner, group)
         for scheduler in self.schedulers.values():
             scheduler.step()
-        state.step, state.epoch_steps, state.rows = state.step + 1, state.epoch_steps + 1, state.rows + result.rows
+        state.step, state.epoch_steps = state.step + 1, state.epoch_steps + 1
+        self._uncounted += result.rows
+        state.rows = self._counted + self._uncounted * (1 if self.ranks is None else self.ranks.world)
         self.window.add(result)
         self._after(result)
 
@@ -202,11 +224,23 @@ class Fit:
             self._record_window()
         self.trainer.callbacks.on_step(self.trainer, result)
         self.validation.catch_up()
-        if self.validation.new_best or self.saver.due():
+        overdue = self.heed().save
+        if self.validation.new_best or self.saver.due() or overdue:
             self._save()
         self.display.step(state.step, state.rows)
-        if self.interruption.number is not None:
+        if self.signal is not None:
             raise Interrupted
+
+    def heed(self, now: bool = False) -> Wishes:
+        """Take note of what this process wishes; of many ranks, what all agree on, `now` or when it is time."""
+        wishes = self._wishes() if self._accord is None else self._accord.reach(self._wishes, now)
+        self.signal = self.signal or wishes.signal
+        if wishes.stop is not None:
+            self.state.stopped, self.trainer.stop_reason = wishes.stop, None
+        return wishes
+
+    def _wishes(self) -> Wishes:
+        return Wishes(self.interruption.number, self.trainer.stop_reason, self.saver.overdue())
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -215,16 +249,25 @@ class Fit:
         state.epoch, state.epoch_steps = state.epoch + 1, 0
         self.data.epoch_is_done()
         self.trainer.callbacks.call("on_epoch", self.trainer)
+        self.heed(now=True)
         self.validation.catch_up()
         if not self._over():
             self._save()
 
     def _record_window(self) -> None:
         self.learner.settle()
+        self._count_rows()
         self.record("train", self.window.take())
+
+    def _count_rows(self) -> None:
+        """The rows of all ranks; between two counts they are estimated."""
+        if self.ranks is not None:
+            self._counted += int(self.ranks.sum(torch.tensor([self._uncounted]))[0])
+            self._uncounted, self.state.rows = 0, self._counted
 
     def _save(self, wait: bool = False) -> None:
         self.learner.settle()
+        self._count_rows()
         with self.window.paused():
             self.saver.save(self.validation.found, best=self.validation.new_best, wait=wait)
         self.validation.new_best = False
@@ -255,15 +298,21 @@ class Fit:
         self.display.end()
         message = f"interrupted at step {self.state.step:,}. {self._last_saved()}"
         self.display.say(message)
+        self.interruption.number = self.signal
         self.interruption.reraise(message)
 
     def _last_saved(self) -> str:
         latest = self.saver.settled()
         if latest is None:
             return "Nothing was saved" + (": the Trainer has no out=" if self.trainer.run is None else "")
+        return f"{latest} is saved; {self._how_to_go_on()}"
+
+    def _how_to_go_on(self) -> str:
+        if self.trainer.run is None:
+            return "Nothing was saved: the Trainer has no out="
         by_command = "run" in self.trainer.about  # see launch.py
         how = f"hybridrec train --out {_folder(self.trainer)} --resume" if by_command else "fit(resume='auto')"
-        return f"{latest} is saved; go on with {how}"
+        return f"go on with {how}"
 
     def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
         """Write one more record, show it, and tell the callbacks."""

@@ -11,11 +11,13 @@ from hybridrec.data import CsvOptions, csv, ipc, parquet
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.schema import Schema
 from hybridrec.models import build
+from hybridrec.parallel.ranks import Ranks
 from hybridrec.remedy import within
 from hybridrec.train.optimizers import DENSE_LR, ROW_LR
 from hybridrec.train.run_config import DENSE_KINDS, ROW_KINDS, DataConfig, RunConfig, optimizer_kind
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.seeds import seed_everything
+from hybridrec.train.together import join
 from hybridrec.train.trainer import Trainer
 
 LARGEST_BATCH, SMALLEST_BATCH = 8192, 64
@@ -38,8 +40,8 @@ def launch(config: RunConfig) -> Launch:
     """Open the data, make the model and its Trainer."""
     if config.out is not None:
         RunDirectory(config.out).check_place()
-    train, valid = datasets(config.data)
     options = config.options()
+    train, valid = datasets(config.data, join(options.timeout))
     if options.seed is not None:
         seed_everything(options.seed)  # before the layers are drawn
     chosen = {"name": model_name(config, len(train.schema.of("label"))), **config.model}
@@ -84,8 +86,8 @@ def _optimizer(section: str, values: dict[str, Any], kinds: dict[str, str], lr: 
     return make
 
 
-def datasets(data: DataConfig) -> tuple[Dataset, Dataset | None]:
-    """What to train on, and what to validate on."""
+def datasets(data: DataConfig, ranks: Ranks | None = None) -> tuple[Dataset, Dataset | None]:
+    """What to train on, and what to validate on; of many ranks, this one's rows to train on."""
     if not data.path:
         raise ValueError("there is no data to train on; name the files: hybridrec train DATA, or data.path")
     files = {"batch_size": LARGEST_BATCH, "threads": data.threads, "on_bad_file": data.on_bad_file}
@@ -104,9 +106,12 @@ def datasets(data: DataConfig) -> tuple[Dataset, Dataset | None]:
             valid = open_data([str(data.valid)], schema=opened.schema, **files)
         except ValueError as error:
             raise within("validation data", error) from error
-    size = data.batch_size or batch_size_for(train.num_rows)
+    sharing = 1 if ranks is None or data.shard == "batch" else ranks.world
+    size = data.batch_size or batch_size_for(train.num_rows // sharing)
     train = train.batch(size)
-    return train.shuffle(seed=data.seed) if data.shuffle else train, None if valid is None else valid.batch(size)
+    train = train.shuffle(seed=data.seed) if data.shuffle else train
+    train = train if ranks is None else train.shard(ranks.rank, ranks.world, by="batch" if sharing == 1 else "rows")
+    return train, None if valid is None else valid.batch(size)
 
 
 def read_schema(data: DataConfig) -> Schema:

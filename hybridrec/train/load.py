@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 from torch import nn
 
 from hybridrec.data.schema import Schema
+from hybridrec.parallel.ranks import TIMEOUT
+from hybridrec.parallel.watch import guarded
 from hybridrec.remedy import remedied
 from hybridrec.train.checkpoint import Checkpoints, Contents
 from hybridrec.train.checkpoint import load as load_checkpoint
@@ -22,6 +25,7 @@ from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.step import Learner, device_of_model
+from hybridrec.train.together import inside, join, path_on_main, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 
@@ -59,18 +63,23 @@ class Run:
         schema = self.schema or getattr(data, "schema", None)
         if schema is None:
             raise ValueError(f"{self.path} has no schema.json, so a frame cannot be read as the model wants it")
-        return predict(self._learner, data, schema, out=out, columns=columns, force=force)
+        with self._guarded():
+            return predict(self._learner, data, schema, out=out, columns=columns, force=force)
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
         """The loss and the metrics of the run on other data, which is read by the run's schema."""
         if self.schema is not None and hasattr(data, "with_schema"):
             data = data.with_schema(self.schema)  # pyright: ignore[reportAttributeAccessIssue]
-        labels = label_names(self.model, data)
-        with located(data):
+        labels, data = label_names(self.model, data), share_of(data, self._learner.ranks)
+        with self._guarded(), located(data):
             return evaluate(self._learner, fresh(data), metric_set(self._learner.loss, labels, self.config["metrics"]))
 
+    def _guarded(self) -> AbstractContextManager[None]:
+        ranks = self._learner.ranks
+        return guarded(None if ranks is None else ranks.watch)
+
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {type(self.model).__name__}, {self.checkpoint.name})"
+        return f"Run({str(self.path)!r}, {type(inside(self.model)).__name__}, {self.checkpoint.name})"
 
 
 def load(
@@ -84,7 +93,8 @@ def load(
     """The run in a folder with the weights of its "best" checkpoint, the "latest", or one at a path.
 
     A model that is not of hybridrec is made by you and passed as `model=`; so is a loss of your own, for `evaluate`.
-    The model is put on `device`, wherever it was trained.
+    The model is put on `device`, wherever it was trained. Started by torchrun, its rows are shared by all ranks, and
+    `predict` and `evaluate` are called on all of them.
 
     >>> import tempfile, hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -98,14 +108,17 @@ def load(
     folder = RunDirectory(path)
     config = folder.read("config.json")
     schema = folder.schema() if (folder.path / "schema.json").exists() else None
-    found = _checkpoint(folder, checkpoint)
-    made = _model(config["model"], schema, device) if model is None else model
-    load_checkpoint(found, Contents(made))
+    ranks = join(config.get("train", {}).get("timeout", TIMEOUT))
+    found = path_on_main(ranks, lambda: _checkpoint(folder, checkpoint))
+    assert found is not None, "there is a checkpoint, or an error"
+    made = sharded(_model(config["model"], schema, device) if model is None else model, ranks, {})
+    load_checkpoint(found, Contents(inside(made)))
     chosen = _loss(config["loss"]) if loss is None else make_loss(loss)
     options = config["train"]
     weights = label_weights(options["label_weights"], label_names(made, None)) if options["label_weights"] else None
     made.eval()
-    learner = Learner(made, chosen, bf16=options["bf16"], device=device_of_model(made), label_weights=weights)
+    device_of = device_of_model(made)
+    learner = Learner(made, chosen, bf16=options["bf16"], device=device_of, label_weights=weights, ranks=ranks)
     return Run(folder.path, found, learner, schema)
 
 

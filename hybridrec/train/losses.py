@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hybridrec.parallel.ranks import ranks
 from hybridrec.types import Batch
 
 LossFunction = Callable[[Tensor, Batch], Tensor]
@@ -35,6 +36,7 @@ class Loss:
     weights: Callable[[Batch], Tensor | None] = lambda batch: batch.weight
     metrics: tuple[str, ...] = ("auc", "logloss")
     matrix: bool = False  # whether outputs of training are [B, n] for one label: no score per row to measure
+    across: bool = False  # whether a row's loss is of the rows of all ranks
 
     def __call__(self, outputs: Tensor, batch: Batch) -> Tensor:
         return self.function(outputs, batch)
@@ -112,10 +114,11 @@ def _softmax(outputs: Tensor, batch: Batch) -> Tensor:
 
 
 def _in_batch_softmax(outputs: Tensor, batch: Batch) -> Tensor:
-    """Row i's own item against the items of all rows: outputs [B, B]. In evaluation, [B]: as bce."""
+    """Row i's own item against the items of all rows: outputs [B, B], or more of other ranks. In evaluation as bce."""
     if outputs.dim() == 1:
         return _bce(outputs, batch)
-    if outputs.shape != (len(batch), len(batch)):
+    least, most = len(batch), len(batch) if ranks() is None else outputs.shape[-1]
+    if outputs.dim() != 2 or len(outputs) != least or not least <= outputs.shape[1] <= most:
         raise ValueError(
             f"loss 'in_batch_softmax' takes outputs [B, B], got {list(outputs.shape)} for {len(batch)} rows"
         )
@@ -134,7 +137,9 @@ LOSSES = {
     "bce": Loss("bce", _bce, low=0, high=1),
     "mse": Loss("mse", _mse, scores=lambda outputs: outputs, metrics=("rmse",)),
     "softmax": Loss("softmax", _softmax, lambda out: out.softmax(-1), low=0, metrics=(), matrix=True),
-    "in_batch_softmax": Loss("in_batch_softmax", _in_batch_softmax, low=0, high=1, weights=_positive, matrix=True),
+    "in_batch_softmax": Loss(
+        "in_batch_softmax", _in_batch_softmax, low=0, high=1, weights=_positive, matrix=True, across=True
+    ),
 }
 
 

@@ -104,6 +104,7 @@ class TrainOptions:
     | `best` | the metric of validation whose best checkpoint is kept; None: that of early_stopping, else the first |
     | `progress` | "auto" (a display on a terminal, lines elsewhere), "lines", "none" |
     | `tensorboard` | write TensorBoard events too |
+    | `timeout` | of many ranks: seconds that one waits for another before all of them end |
 
     >>> TrainOptions(clip_norm=1.0).to_json()["clip_norm"]
     1.0
@@ -129,6 +130,7 @@ class TrainOptions:
     best: str | None = None
     progress: str = "auto"
     tensorboard: bool = False
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("accumulate", "log_every", "keep", "validate_every", "save_every"):
@@ -137,7 +139,7 @@ class TrainOptions:
         for name in ("bf16", "tf32", "graphs", "deterministic", "tensorboard"):
             if not isinstance(getattr(self, name), bool) and (name, getattr(self, name)) != ("graphs", None):
                 raise ValueError(f"TrainOptions.{name} is {getattr(self, name)!r}; it must be true or false")
-        for name in ("clip_norm", "save_minutes"):
+        for name in ("clip_norm", "save_minutes", "timeout"):
             if getattr(self, name) is not None:
                 _number(f"TrainOptions.{name}", getattr(self, name))
         if not isinstance(self.label_weights, Mapping | None):
@@ -146,8 +148,9 @@ class TrainOptions:
             raise ValueError(f"TrainOptions.early_stopping is {self.early_stopping!r}; it must have a metric and more")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"TrainOptions.clip_norm is {self.clip_norm!r}; it must be above 0, or None")
-        if not self.save_minutes > 0:
-            raise ValueError(f"TrainOptions.save_minutes is {self.save_minutes!r}; it must be above 0")
+        for name in ("save_minutes", "timeout"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"TrainOptions.{name} is {getattr(self, name)!r}; it must be above 0")
         _one_of("TrainOptions.progress", self.progress, ("auto", "lines", "none"))
         for name, value in (self.label_weights or {}).items():
             _number(f"TrainOptions.label_weights[{name!r}]", value)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from torch import Tensor
 
 from hybridrec.data.dataset import Dataset
@@ -17,9 +18,12 @@ from hybridrec.data.open import table
 from hybridrec.data.output import atomic_file
 from hybridrec.data.place import nan_score, place_of
 from hybridrec.data.schema import Schema
+from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.evaluation import evaluating
 from hybridrec.train.pass_through import PassThrough
 from hybridrec.train.step import Learner
+from hybridrec.train.together import is_main
+from hybridrec.types import Batch
 
 
 def predict(
@@ -36,25 +40,31 @@ def predict(
     Without `out` they come as an array [n], or [n, k] for k labels. With it they go to a Parquet file, with the
     `columns` of the data that are named in front, and the number of rows is returned. Labels need not be there.
     """
-    dataset = _prepared(data, schema)
+    dataset, ranks = _prepared(data, schema), learner.ranks
+    if ranks is not None:
+        dataset = dataset.shard(ranks.rank, ranks.world, by="batch")  # every batch is shared, so they stay in order
     if isinstance(columns, str):
         raise TypeError(f"columns is the string {columns!r}; it must be a list, such as [{columns!r}]")
     names = _score_names(schema)
     if out is None:
         if columns:
             raise ValueError("columns= go into the file of out=; without it predict gives the scores alone")
-        parts = [scores.numpy() for scores in _scores(learner, dataset, data)]
+        parts = [scores.numpy() for scores in scored(learner, dataset, data)]
         empty = np.empty((0,) if len(names) == 1 else (0, len(names)), np.float32)
         return np.concatenate(parts) if parts else empty
     carried = PassThrough(_whole(data, dataset.batch_size), columns)
+    if not is_main(ranks):
+        return sum(map(len, scored(learner, dataset, data)))
     with atomic_file(out, force) as beside:
-        return _write(beside, _scores(learner, dataset, data), names, carried)
+        return _write(beside, scored(learner, dataset, data), names, carried)
 
 
 def _prepared(data: Any, schema: Schema) -> Dataset:
     """The rows in their order with the inputs of the model, and no labels, which need not be there."""
     if not isinstance(data, Dataset):
         return frame_dataset(data, schema)
+    if data.part.world > 1:
+        raise ValueError("scores are given for all rows, but the dataset is the part of one rank; leave out shard()")
     if data.state_dict()["shuffle"] is not None:
         raise ValueError("scores are given in the order of the rows, but the dataset has shuffle(); leave it out")
     there = [feature.name for feature in data.schema]
@@ -70,19 +80,34 @@ def _whole(data: Any, batch_size: int) -> Dataset:
     return table(pa.table(data) if isinstance(data, dict) else data, batch_size=batch_size)
 
 
-def _scores(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
-    """The scores of each batch, on the CPU; one that is not a number is an error that names its row."""
-    done = 0
+def scored(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
+    """The scores of each batch, on the CPU, of all ranks; one that is not a number is an error that names its row."""
+    done, ranks = 0, learner.ranks
     with evaluating(learner.model):
         for batch in dataset:
             outputs = learner.outputs(learner.moved(batch))
-            scores = learner.loss.scores(outputs).float().cpu()
-            if scores.isnan().any():
-                row = int(scores.isnan().flatten(1 if scores.dim() > 1 else 0).nonzero()[0, 0])
-                place = place_of(data, done + row) if isinstance(data, Dataset) else f"row {done + row}"
-                raise nan_score(batch, row, place)
-            done += len(batch)
-            yield scores
+            own = learner.loss.scores(outputs).float().cpu()
+            parts = [own] if ranks is None else ranks.gathered(own)
+            before = sum(map(len, parts[: 0 if ranks is None else ranks.rank]))
+            if any(bool(part.isnan().any()) for part in parts):
+                raise _of_ranks(ranks, _nan(own, batch, data, done + before))
+            done += sum(map(len, parts))
+            yield torch.cat(parts) if ranks is not None else own
+
+
+def _nan(scores: Tensor, batch: Batch, data: Any, before: int) -> ValueError | None:
+    """The error of the first score that is not a number, with so many rows before the batch; None without one."""
+    if not scores.isnan().any():
+        return None
+    row = int(scores.isnan().flatten(1 if scores.dim() > 1 else 0).nonzero()[0, 0])
+    place = place_of(data, before + row) if isinstance(data, Dataset) else f"row {before + row}"
+    return nan_score(batch, row, place)
+
+
+def _of_ranks(ranks: Ranks | None, error: ValueError | None) -> ValueError:
+    """This rank's error, or else that of the first rank that has one."""
+    told = [error] if ranks is None else ranks.all_told(None if error is None else str(error))
+    return error or ValueError(next(each for each in told if each is not None))
 
 
 def _score_names(schema: Schema) -> list[str]:

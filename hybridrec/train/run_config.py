@@ -41,6 +41,7 @@ class DataConfig:
     threads: int | None = None
     schema: str | None = None  # a file with what the columns are; None: inferred
     on_bad_file: str = "error"
+    shard: str = "rows"  # of many ranks: "rows", each has batches of its own; "batch", they share every batch
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "seed", "threads"):
@@ -55,6 +56,8 @@ class DataConfig:
             _check_text(f"data.{name}", getattr(self, name))
         if not isinstance(self.shuffle, bool):
             raise ValueError(f"data.shuffle is {self.shuffle!r}; it must be true or false")
+        if self.shard not in ("rows", "batch"):
+            raise ValueError(f"data.shard is {self.shard!r}; valid are rows, batch")
         if self.on_bad_file not in ("error", "skip"):
             raise ValueError(f"data.on_bad_file is {self.on_bad_file!r}; valid are error, skip")
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hybridrec.parallel.ranks import Ranks
 from hybridrec.remedy import remedied
 from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load
 from hybridrec.train.checkpoint.load import Misfit, differences
 from hybridrec.train.checkpoint.set_aside import set_aside
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.seeds import rng_state, set_rng_state
+from hybridrec.train.together import inside, path_on_main
 
 if TYPE_CHECKING:
     from hybridrec.train.fit import Fit
@@ -39,17 +41,21 @@ class Saver:
             self.checkpoints.__exit__(*error)
 
     def due(self) -> bool:
-        """Whether steps or minutes say that it is time."""
-        options, step = self._fit.trainer.options, self._fit.state.step
-        by_steps = options.save_every is not None and step % options.save_every == 0
-        return by_steps or time.monotonic() - self._last_time >= 60 * options.save_minutes
+        """Whether the number of steps says that it is time."""
+        every = self._fit.trainer.options.save_every
+        return every is not None and self._fit.state.step % every == 0
+
+    def overdue(self) -> bool:
+        """Whether the clock says so, which of many ranks is that of rank 0."""
+        minutes = self._fit.trainer.options.save_minutes
+        return self._fit.trainer.is_main and time.monotonic() - self._last_time >= 60 * minutes
 
     def save(self, metrics: Mapping[str, float] | None = None, *, best: bool = False, wait: bool = False) -> None:
         """Save everything; refuses layers that are not finite, so that the checkpoints before stay the newest."""
         if self.checkpoints is None:
             return
         step = self._fit.state.step
-        check_finite(self._fit.trainer.model, step)
+        check_finite(inside(self._fit.trainer.model), step)
         numbers = {name: value for name, value in (metrics or {}).items() if isinstance(value, float)}
         self.checkpoints.save(self._contents(self._state()), step, metrics=numbers, best=best, wait=wait)
         self._last_step, self._last_time = step, time.monotonic()
@@ -92,16 +98,18 @@ class Saver:
         if self.checkpoints is None:
             return None
         assert self._fit.trainer.run is not None, "checkpoints lie in the folder of a run"
-        moved = set_aside(self.checkpoints.directory, resumed, self._fit.trainer.run.metrics)
-        if self.latest() is None:
+        directory, metrics, ranks = self.checkpoints.directory, self._fit.trainer.run.metrics, self._fit.ranks
+        moved = path_on_main(ranks, lambda: set_aside(directory, resumed, metrics))
+        if path_on_main(ranks, self.latest) is None:
             self.save(wait=True)
         return moved
 
     def load_best(self) -> bool:
         """The weights of the best checkpoint into the model; whether there is one."""
-        best = None if self.checkpoints is None else self.checkpoints.best()
+        checkpoints = self.checkpoints
+        best = None if checkpoints is None else path_on_main(self._fit.ranks, checkpoints.best)
         if best is not None:
-            load(best, Contents(self._fit.trainer.model))
+            load(best, Contents(inside(self._fit.trainer.model)))
         return best is not None
 
     # -- what goes in ---------------------------------------------------------------------------------------
@@ -110,7 +118,7 @@ class Saver:
         learner = self._fit.trainer.learner
         named = {"dense": learner.dense, "rows": learner.rows}
         optimizers = {name: each for name, each in named.items() if each is not None}
-        return Contents(learner.model, optimizers, state)
+        return Contents(inside(learner.model), optimizers, state)
 
     def _state(self) -> dict[str, Any]:
         fit = self._fit
@@ -123,6 +131,7 @@ class Saver:
             "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},
             "callbacks": fit.trainer.callbacks.state_dict(),
             "rng": rng_state(),
+            "rng_of_ranks": None if fit.ranks is None else fit.ranks.stacked(torch.get_rng_state()),
         }
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -144,6 +153,15 @@ class Saver:
                 watch.load_state_dict(state["watches"][name])
         fit.trainer.callbacks.load_state_dict(state["callbacks"])
         set_rng_state(state["rng"])
+        if fit.ranks is not None:
+            self._own_rng(fit.ranks, state.get("rng_of_ranks"))
+
+    def _own_rng(self, ranks: Ranks, saved: torch.Tensor | None) -> None:
+        """Each rank draws on for itself, as it did; in another world than before, from a new beginning."""
+        if saved is not None and len(saved) == ranks.world:
+            torch.set_rng_state(saved[ranks.rank].clone())
+        elif ranks.rank:
+            torch.manual_seed(torch.initial_seed() + ranks.rank)
 
 
 def changes(run: RunDirectory, config: Mapping[str, Any]) -> list[str]:

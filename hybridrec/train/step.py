@@ -19,10 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
+from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.late_loss import LateLoss, LossNotFinite
 from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
 from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
+from hybridrec.train.step_shares import StepShare, step_shares
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
@@ -37,7 +39,8 @@ class Learner:
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
     where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; the loss of such a step is
-    `late`, since nobody waits for it: the next step checks it, or `settle()`.
+    `late`, since nobody waits for it: the next step checks it, or `settle()`. With `ranks`, the model is one of
+    `hr.shard`, and every rank makes the same steps.
     """
 
     model: nn.Module
@@ -50,6 +53,7 @@ class Learner:
     label_weights: Tensor | None = None
     graphs: StepGraphs | None = None
     late: LateLoss | None = None
+    ranks: Ranks | None = None
     stages: Stages = field(default_factory=Stages)
 
     def outputs(self, batch: Batch) -> Tensor:
@@ -59,6 +63,8 @@ class Learner:
 
     def reduced(self, outputs: Tensor, batch: Batch, divisor: Divisor) -> Tensor:
         """The loss of a batch, one number."""
+        if self.ranks is not None and not len(batch):
+            return outputs.sum() * 0.0  # nothing to learn here, but the others wait for this rank's backward
         losses = self.loss(outputs, batch)
         return reduce(losses, self.loss.weights(batch), divisor, self.label_weights)
 
@@ -139,7 +145,8 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     batches, total = [each.batch for each in placed], sum(each.weight for each in placed)
     graphs = learner.graphs if len(placed) == 1 else None
     try:
-        done = [_gradients(learner, each.batch, Divisor.of(each.weight, total), graphs) for each in placed]
+        shares = step_shares(placed, learner.ranks, learner.loss.across)
+        done = [_gradients(learner, each.batch, share, graphs) for each, share in zip(placed, shares, strict=True)]
     except BaseException:
         learner.discard()
         raise
@@ -152,22 +159,24 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
 
 
 def _gradients(
-    learner: Learner, batch: Batch, divisor: Divisor, graphs: StepGraphs | None
+    learner: Learner, batch: Batch, share: StepShare, graphs: StepGraphs | None
 ) -> tuple[SupportsFloat, Tensor]:
     """Forward and backward of a batch: its part of the loss, and its outputs."""
     learner.stages.enter("forward")
     graph = None if graphs is None else graphs.find(learner, batch)
     if graph is not None:
-        learner.late = late = graph.replay(batch, divisor)  # the backward is part of it
+        learner.late = late = graph.replay(batch, share.divisor)  # the backward is part of it
         return late, late.outputs
+    if learner.ranks is not None:
+        learner.model.weigh(share.weight)  # pyright: ignore[reportCallIssue] (of a ShardedModel)
     outputs = learner.outputs(batch)
-    loss = learner.reduced(outputs, batch, divisor)
+    loss = learner.reduced(outputs, batch, share.divisor)
     value = float(loss.detach())
     if not math.isfinite(value):
         raise LossNotFinite(value, outputs, batch)
     learner.stages.enter("backward")
     loss.backward()
-    return value, outputs.detach()
+    return value * share.scale, outputs.detach()
 
 
 def update(learner: Learner) -> None:

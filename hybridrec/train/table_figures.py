@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from hybridrec.embedding import EmbeddingCollection, Store
+from hybridrec.parallel.ranks import Ranks
 
 SAMPLE = 4096  # rows whose norms are averaged
 
@@ -41,26 +43,33 @@ def plan(model: nn.Module) -> dict[str, Any]:
 
 
 class TableFigures:
-    """Figures of all tables; hit rates are those since the last time that they were taken."""
+    """Figures of all tables, of all ranks together; hit rates are those since the last time that they were taken."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._stores = stores(model)
+    def __init__(self, model: nn.Module, ranks: Ranks | None = None) -> None:
+        self._stores, self._ranks = stores(model), ranks
         dynamic = {name: store for name, store in self._stores.items() if store.table.dynamic}
         self._seen = {name: self._looked_up(store) for name, store in dynamic.items()}
 
     def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
         """Figures by table; the mean norm of rows, from a sample, if asked for; None where nothing is known."""
-        return {name: self._of(name, store, norms) for name, store in self._stores.items()}
+        own = {name: self._of(name, store, norms) for name, store in self._stores.items()}
+        if self._ranks is not None:
+            everyones = self._ranks.all_told(own)
+            own = {name: {key: _joined([each[name][key] for each in everyones]) for key in own[name]} for name in own}
+        return {name: _shown(figures) for name, figures in own.items()}
 
-    def _of(self, name: str, store: Store, norms: bool) -> dict[str, float | None]:
-        made: dict[str, float | None] = {"rows": len(store), "bytes": store.memory().get("allocated", 0)}
+    def _of(self, name: str, store: Store, norms: bool) -> dict[str, list[float]]:
+        """Numbers that can be added up over ranks."""
+        share = store.share
+        mine = len(store) if share.saves and share.column == 0 else 0  # other columns are of the same rows
+        made: dict[str, list[float]] = {"rows": [mine], "bytes": [store.memory().get("allocated", 0)]}
         if store.table.dynamic:
             before, self._seen[name] = self._seen[name], self._looked_up(store)
             hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
-            made["hit_rate"] = hits / (hits + misses) if hits + misses else None
-            made["evicted"] = store.counters().get("evicted", 0)
+            made["hit_rate"] = [hits, hits + misses]
+            made["evicted"] = [store.counters().get("evicted", 0)]
         if norms:
-            made["norm"] = _norm(store)
+            made["norm"] = [_norm(store) * mine, mine]
         return made
 
     def _looked_up(self, store: Store) -> tuple[int, int]:
@@ -68,10 +77,24 @@ class TableFigures:
         return counted.get("hits", 0), counted.get("misses", 0)
 
 
+def _joined(parts: Sequence[Sequence[float]]) -> list[float]:
+    return [sum(values) for values in zip(*parts, strict=True)]
+
+
+def _shown(figures: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
+    """Sums as they are, and shares of sums; None of nothing, but a norm of nothing is 0."""
+    made: dict[str, float | None] = {}
+    for name, (value, *total) in figures.items():
+        nothing = 0.0 if name == "norm" else None
+        made[name] = value if not total else (value / total[0] if total[0] else nothing)
+    return made
+
+
 def _norm(store: Store) -> float:
-    """The mean L2 norm of the first rows."""
+    """The mean L2 norm of the first rows; of a rank that has some of the columns, of these."""
     if not len(store):
         return 0.0
-    ids = store.ids()[:SAMPLE] if store.table.dynamic else torch.arange(min(len(store), SAMPLE))
+    whole = store.share.whole and not store.table.dynamic
+    ids = torch.arange(min(len(store), SAMPLE)) if whole else store.ids()[:SAMPLE]
     rows = store.read(ids).rows
     return float(rows.float().norm(dim=1).mean())

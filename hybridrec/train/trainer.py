@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from hybridrec.data.schema import Schema
 from hybridrec.metrics import MetricSet
+from hybridrec.parallel.watch import guarded
 from hybridrec.train.callbacks import Callback, Callbacks
 from hybridrec.train.environment import environment
 from hybridrec.train.evaluation import evaluate, metric_set
@@ -29,6 +31,7 @@ from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.run_state import RunState
 from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.table_figures import plan
+from hybridrec.train.together import inside, is_main, join, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 
@@ -41,7 +44,8 @@ class Trainer:
     `model(batch)` gives outputs; any module will do. `optimizer` is one of torch, or a function of parameters;
     `row_optimizer` one of `hybridrec.optim`, or a function of the model; without them, Adam(2e-3) and
     RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
-    `out` is the folder of the run. Everything else is in `options`.
+    `out` is the folder of the run. Everything else is in `options`. Started by torchrun, the model is sharded over all
+    ranks (`hr.shard`), a Dataset too, and rank 0 writes.
 
     >>> import hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -75,16 +79,23 @@ class Trainer:
         self.callbacks = Callbacks([*callbacks, *self._own_callbacks()])
 
     def _learner(self, model: nn.Module, loss: Loss, dense: DenseChoice, rows: RowChoice) -> Learner:
-        options = self.options
+        options, ranks = self.options, join(self.options.timeout)
+        if ranks is not None and options.graphs:
+            raise ValueError(f"TrainOptions.graphs is true, but there are {ranks.world} ranks; leave it out")
+        model = sharded(model, ranks, {"optimizer": dense, "row_optimizer": rows})
         made = dense_optimizer(model, dense), row_optimizer(model, rows)
         if made == (None, None):
             raise ValueError(f"{type(model).__name__} has neither parameters nor tables to train")
         if options.compile:
-            compile_model(model, options.compile)
+            compile_model(inside(model), options.compile)
         device = device_of_model(model)
         if options.bf16 and device is not None:
             check_bf16(device)
-        learner = Learner(model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device)
+        learner = Learner(
+            model, loss, *made, clip_norm=options.clip_norm, bf16=options.bf16, device=device, ranks=ranks
+        )
+        if ranks is not None:
+            return learner
         if options.graphs or (options.graphs is None and device is not None and device.type == "cuda"):
             from hybridrec.train.graphs import graphs_for
 
@@ -92,7 +103,7 @@ class Trainer:
         return learner
 
     def _own_callbacks(self) -> list[Callback]:
-        if not self.options.tensorboard:
+        if not self.options.tensorboard or not self.is_main:
             return []
         from hybridrec.train.tensorboard import TensorBoard
 
@@ -124,8 +135,9 @@ class Trainer:
         return self.history
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
-        """The loss and the metrics of the model on some data."""
-        with located(data):
+        """The loss and the metrics of the model on some data; many ranks share its rows, and find the same."""
+        data = share_of(data, self.learner.ranks)
+        with self.guarded(), located(data):
             return self.measured(fresh(data), data)
 
     def predict(
@@ -138,9 +150,11 @@ class Trainer:
         """Scores of a Dataset or frame in the order of its rows: an array, or a Parquet file `out`.
 
         The file has the `columns` of the data that are named, as they are, then `score` (with several labels
-        `score_click`, `score_like`, ...); the number of rows is returned.
+        `score_click`, `score_like`, ...); the number of rows is returned. Many ranks share the rows of each batch;
+        rank 0 writes, and all return the same.
         """
-        return predict(self.learner, data, self._schema(data), out=out, columns=columns, force=force)
+        with self.guarded():
+            return predict(self.learner, data, self._schema(data), out=out, columns=columns, force=force)
 
     def stop(self, reason: str = "stop() was called") -> None:
         """End the fit after this step, as if it were done; for callbacks."""
@@ -151,6 +165,15 @@ class Trainer:
     @property
     def model(self) -> nn.Module:
         return self.learner.model
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the folder of the run: the only one, or rank 0."""
+        return is_main(self.learner.ranks)
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """Within it, an error of one rank ends all of them."""
+        return guarded(None if self.learner.ranks is None else self.learner.ranks.watch)
 
     @property
     def step(self) -> int:
@@ -192,7 +215,7 @@ class Trainer:
 
     def config(self) -> dict[str, Any]:
         """What this run is, as JSON values."""
-        model = self.model
+        model = inside(self.model)
         kind = {"name": type(model).__name__.lower(), "class": f"{type(model).__module__}.{type(model).__qualname__}"}
         own = model.config() if hasattr(model, "config") else {}  # pyright: ignore[reportCallIssue]
         return {
@@ -208,7 +231,7 @@ class Trainer:
 
     def describe_run(self, fit: Fit) -> None:
         """Write what is known before the first step into the folder."""
-        if self.run is None:
+        if self.run is None or not self.is_main:
             return
         if self.state.step == 0:
             self.run.keep_records(0)
@@ -222,17 +245,18 @@ class Trainer:
     def keep_record(self, record: Record) -> None:
         """One more record of the run."""
         self.history.records.append(record)
-        if self.run is not None:
+        if self.run is not None and self.is_main:
             self.run.append(record)
 
     def take_up_records(self) -> None:
         """After a resume: the records up to the checkpoint."""
         if self.run is not None:
-            self.history = History(self.run.keep_records(self.state.records))
+            count = self.state.records
+            self.history = History(self.run.keep_records(count) if self.is_main else self.run.records()[:count])
 
     def write_report(self) -> Path | None:
         """Make report.html anew; a report that cannot be made is no reason to lose a run."""
-        if self.run is None:
+        if self.run is None or not self.is_main:
             return None
         try:
             from hybridrec.train.report import write

@@ -1,11 +1,13 @@
-"""The data of a fit: its batches epoch by epoch, brought ahead for a GPU, and where it stands."""
+"""The data of a fit: its batches epoch by epoch, brought ahead for a GPU or other ranks, and where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.train.feed import Feed
+from hybridrec.train.ids_ahead import IdsAhead
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import Learner
 from hybridrec.types import Batch
@@ -14,18 +16,22 @@ from hybridrec.types import Batch
 class TrainingData:
     """Any iterable of batches; one with `set_epoch`, `state_dict` and `load_state_dict` can be resumed."""
 
-    def __init__(self, data: Any, learner: Learner) -> None:
+    def __init__(self, data: Any, learner: Learner, accumulate: int = 1) -> None:
         self.data, self._learner = data, learner
-        self._feed: Feed | None = None
+        self._ahead = accumulate == 1 and not learner.loss.across  # else what a batch counts for is not known before
+        self._feed: Feed | IdsAhead | None = None
 
     def epoch(self, number: int | None) -> Iterator[Batch | Placed]:
         """The batches of an epoch; None: those that are left of the one that a loaded state is in."""
         if number is not None and hasattr(self.data, "set_epoch"):
             self.data.set_epoch(number)
-        device, position = self._learner.device, getattr(self.data, "state_dict", None)
-        if device is None:
+        learner, position = self._learner, getattr(self.data, "state_dict", None)
+        if learner.device is not None:
+            self._feed = Feed(self.data, learner.place, learner.device, position)
+        elif self._ahead and isinstance(learner.model, ShardedModel):
+            self._feed = IdsAhead(self.data, learner.place, learner.model.prepare, position)
+        else:
             return iter(self.data)
-        self._feed = Feed(self.data, self._learner.place, device, position)
         return self._feed
 
     def epoch_is_done(self) -> None:

@@ -13,6 +13,7 @@ from hybridrec.train.early_stopping import Watch
 from hybridrec.train.evaluation import no_rows
 from hybridrec.train.interruption import Interrupted
 from hybridrec.train.locate import located
+from hybridrec.train.together import share_of
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Validation:
     """Looks at the validation data of a fit, where it has some."""
 
     def __init__(self, fit: Fit, data: Any) -> None:
-        self._fit, self.data = fit, data
+        self._fit, self.whole, self.data = fit, data, share_of(data, fit.ranks)
         self.found: dict[str, float] = {}  # by the last one
         self.new_best = False  # it is the best so far, and not saved yet
         self.watches: dict[str, Watch] = {}
@@ -61,17 +62,16 @@ class Validation:
 
     def check(self) -> None:
         """Read a first batch, so that data which cannot be validated on shows now and not after an epoch."""
-        if self.data is None or not isinstance(self.data, Dataset | Sequence):  # others may give their batches once
+        if self.whole is None or not isinstance(self.whole, Dataset | Sequence):  # others may give their batches once
             return
         try:
-            with located(self.data):
-                self._check_first()
+            with located(self.whole):
+                self._check_first(self.whole)
         except ValueError as error:
             raise within("validation data", error) from error
 
-    def _check_first(self) -> None:
-        data = self.data.batch(max(FIRST_ROWS, self.data.batch_size)) if isinstance(self.data, Dataset) else self.data
-        batches = iter(data)
+    def _check_first(self, data: Any) -> None:
+        batches = iter(data.batch(max(FIRST_ROWS, data.batch_size)) if isinstance(data, Dataset) else data)
         try:
             first = next((batch for batch in batches if len(batch)), None)
         finally:
@@ -98,11 +98,14 @@ class Validation:
             with located(self.data):
                 self.found = fit.trainer.measured(self._watched(fresh(self.data)), fit.train, curves)
             state.validated = state.step
+            if curves is not None and fit.ranks is not None:
+                curves = curves.together(fit.ranks)
             drawn = {} if curves is None else {"calibration_curve": curves.to_json()}
             fit.record("valid", {**self.found, "seconds": time.perf_counter() - began, **drawn}, norms=True)
             fit.trainer.callbacks.call("on_validate", fit.trainer, self.found)
         self.new_best |= self.watches["best"].see(self.found)
         self._maybe_stop()
+        fit.heed(now=True)
 
     def _maybe_stop(self) -> None:
         stopping, state = self._fit.options.early_stopping, self._fit.state
@@ -117,7 +120,8 @@ class Validation:
     def _watched(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches, until a signal comes."""
         for batch in batches:
-            if self._fit.interruption.number is not None:
+            self._fit.heed()
+            if self._fit.signal is not None:
                 raise Interrupted
             yield batch
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
+import torch
+
 from hybridrec.metrics import MetricSet
+from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.evaluation import Measured, measured, take
 from hybridrec.train.losses import Loss
 from hybridrec.train.stages import wait_share
@@ -21,7 +24,7 @@ class Window:
 
     def __init__(self, learner: Learner, metrics: MetricSet | None) -> None:
         self._loss: Loss = learner.loss
-        self._stages, self._metrics = learner.stages, metrics
+        self._stages, self._metrics, self._ranks = learner.stages, metrics, learner.ranks
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._late: tuple[SupportsFloat, float] | None = None  # the last loss, not among them yet, and its weight
@@ -56,16 +59,20 @@ class Window:
             take(self._metrics, waiting)
 
     def take(self) -> dict[str, Any]:
-        """The figures of this window; the next begins."""
+        """The figures of this window, of all ranks together; the next begins."""
         self._stages.enter("metrics")
         self._measure()
         self._count_losses()
-        found = {} if self._metrics is None else self._metrics.compute()
+        metrics = self._everyones()
+        found = {} if metrics is None else metrics.compute()
         self._stages.enter("other")
         seconds, stages = time.perf_counter() - self._since, self._stages.take()
         steps, rows = self.steps - self._untimed[0], self.rows - self._untimed[1]
+        losses, weight = self._losses, self._weight
+        if self._ranks is not None:
+            losses, weight, rows, seconds, stages = _summed(self._ranks, losses, weight, rows, seconds, stages)
         made = {
-            "loss": self._losses / self._weight if self._weight else float("nan"),
+            "loss": losses / weight if weight else float("nan"),
             **found,
             "samples_per_s": rows / seconds,
             "steps_per_s": steps / seconds,
@@ -74,6 +81,9 @@ class Window:
         }
         self.clear()
         return made
+
+    def _everyones(self) -> MetricSet | None:
+        return self._metrics if self._metrics is None or self._ranks is None else self._metrics.together(self._ranks)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -97,7 +107,10 @@ class Window:
             self._metrics.reset()
 
     def state_dict(self) -> dict[str, Any]:
+        """What to go on from; of many ranks, all together."""
         self._count_losses()
+        if self._ranks is not None:
+            return self._state_of_all(self._ranks)
         metrics = None if self._metrics is None else self._metrics.state_dict()
         return {
             "steps": self.steps,
@@ -108,12 +121,34 @@ class Window:
             "waiting": [part._asdict() for part in self._waiting],  # so that saving changes no sum
         }
 
+    def _state_of_all(self, ranks: Ranks) -> dict[str, Any]:
+        self._measure()
+        metrics = self._everyones()
+        sums = torch.tensor([self.rows, self._losses, self._weight], dtype=torch.float64)
+        rows, losses, weight = ranks.sum(sums).tolist()
+        state = None if metrics is None else metrics.state_dict()
+        told = {"rows": int(rows), "losses": losses, "weight": weight}
+        return {"steps": self.steps, **told, "metrics": state, "waiting": []}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a window that was saved half-way; its time counts from now."""
+        """Go on with a window that was saved half-way; its time counts from now. Of many ranks, rank 0 has it all."""
         self.clear()
         self.steps, self.rows = self._untimed = state["steps"], state["rows"]
+        if self._ranks is not None and self._ranks.rank:
+            self.rows, self._untimed = 0, (self.steps, 0)
+            return
         self._losses, self._weight = state["losses"], state["weight"]
         if self._metrics is not None and state["metrics"] is not None:
             self._metrics.load_state_dict(state["metrics"])
         self._waiting = [Measured(**part) for part in state.get("waiting", ())]
         self._waiting_rows = sum(len(part.scores) for part in self._waiting)
+
+
+def _summed(
+    ranks: Ranks, losses: float, weight: float, rows: int, seconds: float, stages: dict[str, float]
+) -> tuple[float, float, int, float, dict[str, float]]:
+    """Losses, weights and rows of all ranks, and their mean times."""
+    mine = [losses, weight, rows, seconds, *stages.values()]
+    losses, weight, all_rows, seconds, *times = ranks.sum(torch.tensor(mine, dtype=torch.float64)).tolist()
+    means = {name: spent / ranks.world for name, spent in zip(stages, times, strict=True)}
+    return losses, weight, int(all_rows), seconds / ranks.world, means

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hybridrec.parallel.ranks import ranks
+
 _ODD = (-7046029254386353131, -4417276706812531889)  # golden ratio and a prime of XXH64, as int64
 
 
@@ -33,13 +35,24 @@ class Popularity(nn.Module):
 
     @torch.no_grad()
     def forward(self, ids: Tensor) -> Tensor:
-        """The shares [B] of ids [B], which are counted in training mode."""
-        places = [self._place(ids, odd) for odd in _ODD]
+        """The shares [B] of ids [B], which are counted in training mode: of all ranks, where several train."""
         if self.training:
-            for line, at in zip(self.counts, places, strict=True):
-                line.index_add_(0, at, torch.ones_like(at))
-            self.total += len(ids)
-        found = torch.minimum(*(line[at] for line, at in zip(self.counts, places, strict=True)))
+            together = ranks()
+            self.count(ids if together is None else torch.cat(together.gathered(ids)))
+        return self.shares(ids)
+
+    @torch.no_grad()
+    def count(self, ids: Tensor) -> None:
+        """Count these ids [n], of this rank alone."""
+        for line, odd in zip(self.counts, _ODD, strict=True):
+            at = self._place(ids, odd)
+            line.index_add_(0, at, torch.ones_like(at))
+        self.total += len(ids)
+
+    @torch.no_grad()
+    def shares(self, ids: Tensor) -> Tensor:
+        """The shares [n] of ids [n] as they were counted."""
+        found = torch.minimum(*(line[self._place(ids, odd)] for line, odd in zip(self.counts, _ODD, strict=True)))
         return found.clamp(min=1) / self.total.clamp(min=1)
 
     def _place(self, ids: Tensor, odd: int) -> Tensor:

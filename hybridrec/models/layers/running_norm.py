@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hybridrec.parallel.ranks import ranks
+
 
 class RunningNorm(nn.Module):
     """(x - mean) / std of each column of [B, n], with mean and variance over all rows seen in training.
@@ -12,7 +14,8 @@ class RunningNorm(nn.Module):
     A training batch is counted first and normalised after, by the same numbers as evaluation would: rows do not depend
     on their neighbours, and batches of one row or none work, as they do not with BatchNorm. After an epoch the numbers
     are those of the data. They are buffers (float64), saved and restored exactly. Values that are not finite are
-    not counted, and NaN stays NaN. Results are limited to ± `limit`, for columns with far outliers.
+    not counted, and NaN stays NaN. Results are limited to ± `limit`, for columns with far outliers. Ranks that train
+    together count the rows of all of them.
 
     >>> norm = RunningNorm(1)
     >>> norm(torch.tensor([[1.0], [3.0]]))
@@ -47,6 +50,13 @@ class RunningNorm(nn.Module):
         count = finite.sum(0).double()
         mean = values.sum(0) / count.clamp(min=1)
         squares = torch.where(finite, values - mean, 0).square().sum(0)
+        together = ranks()
+        if together is None or not self.columns:
+            return self._merge(count, mean, squares)
+        for part in together.stacked(torch.stack([count, mean, squares])):
+            self._merge(*part)
+
+    def _merge(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
         total = (self.count + count).clamp(min=1)
         away = mean - self.mean
         self.squares += squares + away.square() * self.count * count / total

@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from hybridrec.parallel.ranks import ranks
+from hybridrec.parallel.watch import RankFailure
 from hybridrec.train.checkpoint import host_memory
 from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.joint import FAILED, Joint, begin
 from hybridrec.train.checkpoint.lock import locked
 from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, NewerFormatError, read_manifest
-from hybridrec.train.checkpoint.rank_messages import LEFT
+from hybridrec.train.checkpoint.rank_messages import GONE, LEFT
 from hybridrec.train.checkpoint.together import write_together
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.write import PART, Label, free_name, write
@@ -117,7 +118,7 @@ class Checkpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._joint is not None:  # ranks that are gone are not waited for as long
-            self._joint.patience = min(self._joint.patience, LEFT)
+            self._joint.patience = min(self._joint.patience, GONE if isinstance(error, RankFailure) else LEFT)
         try:
             self.close()
         except Exception as lost:

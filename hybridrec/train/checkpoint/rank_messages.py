@@ -18,6 +18,7 @@ from hybridrec.train.checkpoint.joint import Joint
 from hybridrec.train.checkpoint.write import explained
 
 LEFT = 30.0  # seconds without progress that are waited for when the program itself is over
+GONE = 3.0  # and where it is over because another rank has failed
 PAUSES = 0.01, 0.25  # seconds between two looks, at first and at last
 
 

@@ -1,0 +1,142 @@
+"""Ranks that watch each other, through a store in memory; tests/train/test_rank_failures.py has real processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hybridrec.parallel import watch
+from hybridrec.parallel.watch import RankFailure, Watch, guarded, of_connection
+
+CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29614")
+LATE = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete")
+
+
+class Store:
+    """What a TCPStore does, in memory; `lost` makes it raise."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.lost = False
+
+    def set(self, key: str, value: str) -> None:
+        self._reach()
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        self._reach()
+        return [self.values.get(key, b"") for key in keys]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        self._reach()
+        return self.values.setdefault(key, value.encode())
+
+    def _reach(self) -> None:
+        if self.lost:
+            raise RuntimeError("Connection reset by peer")
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Two ranks that watch each other, quickly; what would end the process is a list of exit codes."""
+    for name, seconds in {"BEAT": 0.01, "QUIET": 0.15, "GRACE": 0.1}.items():
+        monkeypatch.setattr(watch, name, seconds)
+    store, ended = Store(), []
+    both = [Watch(rank, 2, store, 0.6, end=ended.append) for rank in range(2)]
+    for each in both:
+        each.start()
+    yield *both, store, ended
+    for each in both:
+        each.close()
+
+
+def wait_for(what: Callable[[], Any]) -> None:
+    until = time.monotonic() + 10
+    while not what():
+        assert time.monotonic() < until, "it did not come"
+        time.sleep(0.01)
+
+
+def freeze(each: Watch) -> None:
+    """Its thread stops as if the process had been killed: no more signs, and no farewell."""
+    each._sign = lambda: None  # type: ignore[method-assign]
+    each._over.set()
+    each._thread.join()
+
+
+def test_an_error_of_one_rank_ends_the_others_with_its_words(watched, capsys):
+    one, _, _, ended = watched
+    one.step = 7
+    with pytest.raises(KeyError), guarded(one):
+        raise KeyError("user")
+    wait_for(lambda: ended)
+    assert ended == [1]
+    assert "rank 1: rank 0 failed at step 7: KeyError: 'user'; this rank ends too" in capsys.readouterr().err
+
+
+def test_a_broken_connection_is_told_with_the_rank_whose_signs_have_stopped(watched):
+    one, other, _, ended = watched
+    other.step = 3
+    time.sleep(0.1)
+    freeze(other)
+    with (
+        pytest.raises(RankFailure, match="rank 1 died or left: its connection broke, last seen at step 3"),
+        guarded(one),
+    ):
+        raise CLOSED
+    assert ended == []
+
+
+def test_a_broken_connection_is_told_with_what_the_failed_rank_said(watched):
+    one, other, _, _ = watched
+    other.fail(ValueError("bad file"))
+    with pytest.raises(RankFailure, match="rank 1 failed at step 0: ValueError: bad file"), guarded(one):
+        raise CLOSED
+
+
+def test_a_rank_that_did_not_come_is_named(watched):
+    one, other, _, _ = watched
+    one.step = other.step = 4
+    one.calls += 1
+    time.sleep(0.1)
+    with pytest.raises(RankFailure, match=r"rank 1 stalled for 0.6 s, last seen at step 4"), guarded(one):
+        raise LATE
+
+
+def test_a_rank_without_signs_ends_the_others_after_the_timeout(watched):
+    _, other, _, ended = watched
+    freeze(other)
+    wait_for(lambda: ended)
+    assert ended == [1]
+
+
+def test_a_rank_that_is_done_is_not_missed(watched):
+    one, other, _, ended = watched
+    other.close()
+    time.sleep(0.9)
+    assert one.failure is None
+    assert ended == []
+
+
+def test_whoever_keeps_the_store_may_leave_when_done_but_not_before(watched):
+    one, other, store, _ = watched
+    store.lost = True
+    wait_for(lambda: other.failure)
+    assert "rank 0 died or left" in other.failure
+    assert not one._answers()
+
+
+def test_errors_of_connections_are_known_by_their_words():
+    assert of_connection(CLOSED)
+    assert of_connection(LATE)
+    assert not of_connection(RuntimeError("expected scalar type Float but found Double"))
+    assert not of_connection(ValueError("gloo"))
