@@ -12,31 +12,38 @@ namespace {
 constexpr uint64_t kOwnerSeed = 1;  // as hybridrec.embedding.share has it; the index of a table hashes with another
 constexpr uint64_t kScatter = 0x9E3779B97F4A7C15ull;
 
-// From ids to the numbers 0, 1, … in order of first appearance, in which `ids` has them. Open addressing, at most half
-// full; the places have numbers alone, so that few of them fill a cache.
+// From ids to the numbers 0, 1, … in order of first appearance, in which they are written to `ids`. Open addressing, at
+// most half full; the places have numbers alone, so that few of them fill a cache.
 class Numbers {
  public:
-  Numbers(int64_t most, std::vector<int64_t>& ids) : ids_(ids) {
+  Numbers(int64_t most, int64_t* ids) : ids_(ids) {
     while ((uint64_t{1} << bits_) < 2 * static_cast<uint64_t>(most)) ++bits_;
     places_.assign(uint64_t{1} << bits_, -1);
   }
 
+  int32_t size() const { return size_; }
+
   // The number of the id, which is added where it is new.
   int32_t number(int64_t id) {
     const uint64_t mask = places_.size() - 1;
+    int32_t* const places = places_.data();
     for (uint64_t at = (static_cast<uint64_t>(id) * kScatter) >> (64 - bits_);; at = (at + 1) & mask) {
-      const int32_t found = places_[at];
-      if (found < 0) {
-        ids_.push_back(id);
-        return places_[at] = static_cast<int32_t>(ids_.size()) - 1;
-      }
+      const int32_t found = places[at];
+      if (found < 0) return places[at] = add(id);
       if (ids_[found] == id) return found;
     }
   }
 
+  // A number of its own for every occurrence.
+  int32_t add(int64_t id) {
+    ids_[size_] = id;
+    return size_++;
+  }
+
  private:
   int bits_ = 4;
-  std::vector<int64_t>& ids_;
+  int32_t size_ = 0;
+  int64_t* const ids_;
   std::vector<int32_t> places_;
 };
 
@@ -61,8 +68,8 @@ void Routed::assign(size_t target, const int64_t* values) {
   int64_t most = 0;
   for (const Asked& asked : asked_)
     if (asked.target == static_cast<int>(target)) most += asked.count;
-  ids.unique.reserve(most);
-  Numbers numbers(table.every ? 0 : most, ids.unique);
+  ids.unique.resize(most);
+  Numbers numbers(table.every ? 0 : most, ids.unique.data());
   for (size_t f = 0; f < asked_.size(); ++f) {
     if (asked_[f].target != static_cast<int>(target)) continue;
     number_[f].resize(asked_[f].count);
@@ -79,10 +86,10 @@ void Routed::assign(size_t target, const int64_t* values) {
         }
         id = static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), 0) % static_cast<uint64_t>(table.rows));
       }
-      if (table.every) ids.unique.push_back(id);
-      number_[f][i] = table.every ? static_cast<int32_t>(ids.unique.size()) - 1 : numbers.number(id);
+      number_[f][i] = table.every ? numbers.add(id) : numbers.number(id);
     }
   }
+  ids.unique.resize(numbers.size());
   deal(target);
 }
 
