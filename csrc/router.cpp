@@ -97,14 +97,18 @@ void Routed::assign(size_t target, const int64_t* values) {
 void Routed::deal(size_t target) {
   const Target& table = targets_[target];
   Ids& ids = ids_[target];
-  const auto holders = static_cast<uint64_t>(table.holders.size());
+  const auto holders = static_cast<uint32_t>(table.holders.size());
   ids.holder.resize(ids.unique.size());
   ids.place.resize(ids.unique.size());
   for (size_t u = 0; u < ids.unique.size(); ++u) {
     int64_t& id = ids.unique[u];
-    uint64_t share = 0;
-    if (holders > 1) share = table.rows >= 0 ? static_cast<uint64_t>(id) % holders : owner_of(id, holders);
-    if (table.rows >= 0) id = static_cast<int64_t>(static_cast<uint64_t>(id) / holders);
+    uint32_t share = 0;
+    if (holders > 1 && table.rows < 0) share = static_cast<uint32_t>(owner_of(id, holders));
+    if (holders > 1 && table.rows >= 0) {
+      const auto row = static_cast<uint32_t>(id);  // a table has less than 2^32 rows
+      share = row % holders;
+      id = row / holders;
+    }
     ids.holder[u] = table.holders[share];
     ids.place[u] = counts_[target * world_ + ids.holder[u]]++;
   }
