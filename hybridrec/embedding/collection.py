@@ -185,7 +185,10 @@ class EmbeddingCollection(RowOwner, nn.Module):
         return block
 
     def _check_features(self, names: tuple[str, ...]) -> None:
-        if absent := [name for name in self._names if name not in names]:
+        if names == self._names:
+            return
+        there = set(names)  # of hundreds
+        if absent := [name for name in self._names if name not in there]:
             have = ", ".join(map(str, names)) or "none"
             raise UnknownName(f"no feature {', '.join(map(repr, absent))} among the ids; there are {have}")
 
