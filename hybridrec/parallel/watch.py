@@ -8,6 +8,7 @@ connections of the others, who then look whose signs have stopped. One that stal
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import sys
@@ -75,7 +76,8 @@ class Watch:
 
     def _leave(self) -> None:
         """The program is over. After a failure nobody waits for connections to ranks that are gone."""
-        self.close()
+        with contextlib.suppress(SystemExit):  # a signal of the launcher, which ends all ranks of a failed job
+            self.close()
         if self.failure is not None:
             sys.stdout.flush()
             sys.stderr.flush()
