@@ -52,6 +52,14 @@ class OutOfRange(Exception):
         self.feature, self.position, self.value = feature, position, value
 
 
+class BadOffsets(Exception):
+    """Offsets of a feature that are none: the first row that is wrong, and where it starts."""
+
+    def __init__(self, feature: FeatureSpec, row: int, start: int) -> None:
+        super().__init__(feature.name, row, start)
+        self.feature, self.row, self.start = feature, row, start
+
+
 class Request:
     """The messages of one block, and the sizes of everything that comes of them."""
 
@@ -72,13 +80,24 @@ class Request:
         self._measure()
 
     def _check(self) -> None:
-        """Ids that go to holders as they are."""
+        """Offsets, and ids that go to holders as they are."""
+        for number, feature in enumerate(self.routes.features):
+            if self.ids.hot(number) < 0:
+                self._check_offsets(number, feature)
         for number, rows in self.routes.checked:
             start, stop = self.ids.span(number)
             mine = self.ids.values[start:stop]
             if stop > start and (int(mine.min()) < 0 or int(mine.max()) >= rows):
                 position = int(((mine < 0) | (mine >= rows)).nonzero()[0, 0])
                 raise OutOfRange(self.routes.features[number], position, int(mine[position]))
+
+    def _check_offsets(self, number: int, feature: FeatureSpec) -> None:
+        offsets, (start, stop) = self.ids.offsets[self.ids.line(number)].numpy(), self.ids.span(number)
+        lengths = np.diff(offsets)
+        if offsets[0] == 0 and offsets[-1] == stop - start and not (lengths < 0).any():
+            return
+        row = int(np.argmax(lengths < 0)) if (lengths < 0).any() else 0 if offsets[0] else len(lengths)
+        raise BadOffsets(feature, row, int(offsets[row]))
 
     def _measure(self) -> None:
         """Words of each message, and rows of each class of width in what comes back."""

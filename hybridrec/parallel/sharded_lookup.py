@@ -25,7 +25,7 @@ from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
 from hybridrec.parallel.answer import Answers, Holdings
 from hybridrec.parallel.exchange import Arriving
 from hybridrec.parallel.ranks import names_of
-from hybridrec.parallel.request import COPIES, MARK, Ids, OutOfRange, Request
+from hybridrec.parallel.request import COPIES, MARK, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
 from hybridrec.parallel.weighing import share_of
 from hybridrec.types import IdBlock
@@ -152,10 +152,9 @@ class ShardedLookup:
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
         try:
             request = Request(way.routes, ids)
-        except OutOfRange as wrong:
+        except (OutOfRange, BadOffsets) as wrong:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
-            table = self.group.stores[wrong.feature.table].table
-            raise out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy) from None
+            raise self._refusal(wrong) from None
         told = exchange.sizes(_sizes(request.words, ids.batch, weight, _kind(ids.weights)))
         self._check(told)
         words, batches, weights, kinds = told.unbind(1)
@@ -164,11 +163,20 @@ class ShardedLookup:
         sent = zip(words.tolist(), batches.tolist(), kinds.tolist(), strict=True)
         return Flight(way, ids, request, Answers(way.holdings, arriving.wait(), list(sent)), share)
 
+    def _refusal(self, wrong: OutOfRange | BadOffsets) -> ValueError:
+        if isinstance(wrong, OutOfRange):
+            table = self.group.stores[wrong.feature.table].table
+            return out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy)
+        return ValueError(
+            f"offsets of feature {wrong.feature.name!r} must not decrease and must end with its ids, but row "
+            f"{wrong.row} starts at {wrong.start}"
+        )
+
     def _check(self, told: Tensor) -> None:
         stopped = [rank for rank, line in enumerate(told.tolist()) if line[0] == STOPPED]
         if stopped:
             raise RuntimeError(
-                f"rank {stopped[0]} has an id that its table has no row for, and has stopped; its error names it"
+                f"rank {stopped[0]} has ids that cannot be looked up, and has stopped; its error names them"
             )
         kinds = told[:, 3].tolist()
         if len({kind == LEARNED for kind in kinds}) > 1:
@@ -306,8 +314,7 @@ class _Lookup(torch.autograd.Function):
             *(request.positions.data_ptr(), request.starts, ids.offsets.data_ptr(), _address(spread), ids.batch, False),
             *(slots.data_ptr(), flat.data_ptr(), flat.stride(0), _all(sequences), _all(winners), 0),
         )
-        if fault is not None:
-            raise ValueError(_offsets_fault(lookup, way, fault))
+        assert fault is None, f"what a request has checked is wrong: {fault}"
         ctx.set_materialize_grads(False)
         ctx.lookup, ctx.flight, ctx.winners, ctx.spread, ctx.slots = lookup, flight, winners, spread, slots
         ctx.weighted = weights is not None and weights.requires_grad
@@ -407,14 +414,6 @@ def _explained(group: ShardedGroup, fault: tuple[str, int, int, int, str]) -> Ex
     if what == "capacity":
         return full_error(group.stores[group.names[number]].table, message)
     return AssertionError(f"ids were not checked before they were sent: {fault}")
-
-
-def _offsets_fault(lookup: ShardedLookup, way: Way, fault: tuple[str, int, int, int, str]) -> str:
-    _, number, position, value, _ = fault
-    name = lookup.features[way.routes.parts[number].feature].name
-    return (
-        f"offsets of feature {name!r} must not decrease and must end with its ids, but row {position} starts at {value}"
-    )
 
 
 def _readable(grad: Tensor | None) -> Tensor | None:
