@@ -8,6 +8,7 @@
 
 #include "arena.h"
 #include "bindings_embedding.h"
+#include "bindings_parallel.h"
 #include "chunk.h"
 #include "pack.h"
 #include "permutation.h"
@@ -155,4 +156,5 @@ NB_MODULE(_native, m) {
       .def("pack_runs", &pack_runs, nb::arg("chunks"), nb::arg("runs"), nb::arg("arena"))
       .def("pack_rows", &pack_rows, nb::arg("chunks"), nb::arg("chunk_of"), nb::arg("row_of"), nb::arg("arena"));
   bind_embedding(m);
+  bind_parallel(m);
 }

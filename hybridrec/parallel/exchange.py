@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
+from hybridrec import _native
 from hybridrec.parallel.ahead import Ahead
+from hybridrec.parallel.host_memory import CHANNELS, host_memory
 from hybridrec.parallel.ranks import Ranks
 
 
@@ -57,16 +60,24 @@ class Arriving:
 class Exchange:
     """Messages from every rank to every rank, each of its own size.
 
-    Ids and vectors go through process groups of their own: ids of the next batch may travel while vectors of this one
-    do, and neither meets the reduction of dense gradients.
+    Ids and vectors have channels of their own: ids of the next batch may travel while vectors of this one do, and
+    neither meets the reduction of dense gradients. Ranks on one host share memory (`host_memory.py`); others have a
+    Gloo group for each channel. `shared` asks for the one (True) or the other (False), as `ranks.shared` does.
     """
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, shared: bool | None = None) -> None:
         self.rank, self.world = ranks.rank, ranks.world
         self.traffic = Traffic()
         self.ahead = Ahead()
-        every = list(range(ranks.world))
-        self._groups = {kind: distributed.new_group(every) for kind in ("ids", "vectors")} if ranks.world > 1 else {}
+        self._arena = _native.Arena.create()
+        self._memory = host_memory(ranks, ranks.shared if shared is None else shared) if ranks.world > 1 else None
+        every, through_gloo = list(range(ranks.world)), ranks.world > 1 and self._memory is None
+        self._groups = {channel: distributed.new_group(every) for channel in CHANNELS} if through_gloo else {}
+
+    @property
+    def shared(self) -> bool:
+        """Whether messages go through memory that all ranks share."""
+        return self._memory is not None
 
     def sizes(self, mine: Tensor) -> Tensor:
         """Line r of `mine` int64 [world, n] goes to rank r; returns the lines that are for this rank."""
@@ -81,13 +92,21 @@ class Exchange:
         return self._send("vectors", kind, message, to, of)
 
     def _send(self, group: str, kind: str, message: Tensor, to: Sequence[int], of: Sequence[int]) -> Arriving:
-        line = message[0].numel() if message.dim() > 1 else 1
-        others = sum(to) - to[self.rank]
-        self.traffic.count(kind, others * line * message.element_size())
+        line = prod(message.shape[1:]) * message.element_size()  # bytes
+        self.traffic.count(kind, (sum(to) - to[self.rank]) * line)
         if self.world == 1:
             return Arriving(None, message, message, self.traffic)
-        received = torch.empty(sum(of), *message.shape[1:], dtype=message.dtype)
-        work = distributed.all_to_all_single(
-            received, message, list(of), list(to), group=self._groups[group], async_op=True
-        )
+        received = self._recycled(sum(of) * line, message.dtype).view(sum(of), *message.shape[1:])
+        if self._memory is not None:
+            work = self._memory.send(group, message, to, received, of)
+        else:
+            work = distributed.all_to_all_single(
+                received, message, list(of), list(to), group=self._groups[group], async_op=True
+            )
         return Arriving(work, received, message, self.traffic)
+
+    def _recycled(self, size: int, dtype: torch.dtype) -> Tensor:
+        """So many bytes, in memory that comes back when they go: touching fresh memory costs more than filling it."""
+        if size == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.from_numpy(self._arena.take(size)).view(dtype)

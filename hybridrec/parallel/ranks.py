@@ -31,6 +31,7 @@ class Ranks:
         self.rank = rank
         self.world = world
         self.timeout = timeout
+        self.shared: bool | None = None  # whether lookups go through shared memory: where they can, always, or never
         self.watch: Watch | None = None
 
     def sum(self, values: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ ADDRESS = re.compile(rb"\x02\x00(..)\x7f\x00\x00\x01\x00{8}", re.DOTALL)  # sock
 
 
 def join(port: int, timeout: float = TIMEOUT) -> Ranks | None:
-    """What `hr.init` does, with all ranks reached through the relay at this port."""
+    """What `hr.init` does, with all ranks reached through the relay at this port: they share no memory."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world > 1:
         waits = timedelta(seconds=timeout)
@@ -31,7 +31,10 @@ def join(port: int, timeout: float = TIMEOUT) -> Ranks | None:
         host, meet = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = RelayedStore(TCPStore(host, meet, world, serves, waits, wait_for_workers=False), port)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=waits)
-    return init(timeout=timeout)
+    joined = init(timeout=timeout)
+    if joined is not None:
+        joined.shared = False
+    return joined
 
 
 _kept: list[RelayedStore] = []  # torch holds their native half alone
