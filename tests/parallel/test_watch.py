@@ -51,7 +51,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, seconds in {"BEAT": 0.01, "QUIET": 0.15, "GRACE": 0.1}.items():
         monkeypatch.setattr(watch, name, seconds)
     store, ended = Store(), []
-    both = [Watch(rank, 2, store, 0.6, end=ended.append) for rank in range(2)]
+    both = [Watch(rank, 2, store, 2.5, end=ended.append) for rank in range(2)]
     for each in both:
         each.start()
     yield *both, store, ended
@@ -108,7 +108,7 @@ def test_a_rank_that_did_not_come_is_named(watched):
     one.step = other.step = 4
     one.calls += 1
     time.sleep(0.1)
-    with pytest.raises(RankFailure, match=r"rank 1 stalled for 0.6 s, last seen at step 4"), guarded(one):
+    with pytest.raises(RankFailure, match=r"rank 1 stalled for 2.5 s, last seen at step 4"), guarded(one):
         raise LATE
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import hybridrec as hr
-from hybridrec.embedding import multi_hash
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.owner import RowOwner
@@ -33,11 +32,11 @@ class OnDevice(RowOwner, nn.Module):
         trainable = {name for name, table in like.tables.items() if table.trainable}
         self.group = DeviceGroup(self.stores, trainable, sizes)  # pyright: ignore
         self._look_up = self.group.lookup_fn(like._features)
-        self._names, self._hashes = like._names, like._hashes
+        self._names, self._inner = like._names, like._inner
 
     def forward(self, block: IdBlock) -> tuple[Tensor, Sequence[Tensor]]:
         """The pooled features, and the sequences."""
-        inner = multi_hash.expand(block.select(self._names), self._hashes) if self._hashes else block
+        inner = self._inner(block)
         return self._look_up(inner.to(DEVICE), self.training)
 
 
