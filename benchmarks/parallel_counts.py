@@ -62,13 +62,13 @@ def calls(task: Task, schemes: tuple[str, ...]) -> dict[str, Any]:
     The exchange is all that calls all_to_all_single; it says how many of those carry sizes. DDP and the weights of
     ranks reduce; those calls are shown under `reduced`.
     """
-    loop = Loop.of(hr.shard(Sums(task), plan=placed(task, schemes)), rows=hr.optim.Adagrad)
-    batches = [batch_of(rows) for rows in load(task, place())]
-    turn = cycle(batches)
-    for _ in range(task.warm):
-        loop.step(next(turn))
-    traffic = loop.model.exchange.traffic
     with watched() as watch:
+        loop = Loop.of(hr.shard(Sums(task), plan=placed(task, schemes)), rows=hr.optim.Adagrad)
+        turn = cycle([batch_of(rows) for rows in load(task, place())])
+        for _ in range(task.warm):
+            loop.step(next(turn))
+        traffic = loop.model.exchange.traffic
+        watch.clear()
         traffic.clear()
         for _ in range(task.steps):
             loop.step(next(turn))

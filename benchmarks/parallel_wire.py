@@ -3,6 +3,7 @@
 A `Watch` stands in for the functions of torch.distributed. It counts calls by name, and adds latency to all-to-alls:
 a thread waits for the message, then for the latency, and only then lets the receiver go on. So the moment of arrival is
 known, whether or not somebody waits for it. The reduction of dense gradients is torch DDP's own and is not delayed.
+Models that are sharded while watched send everything through Gloo, since what goes through shared memory is not seen.
 Blocked is the time in which the main thread waits: for a message, or for a thread that sends ids ahead.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 from torch import distributed
 
 from hybridrec.parallel.ahead import Ahead
+from hybridrec.parallel.ranks import Ranks, ranks
 
 EXCHANGES = ("all_to_all_single", "all_to_all")
 NAMES = (*EXCHANGES, "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor")
@@ -114,12 +116,15 @@ def hidden_share(taken: float, blocked: float) -> float:
 def watched(latency: float | None = None) -> Iterator[Watch]:
     """Watch torch.distributed, and the way in which a lookup takes ids that went ahead, while inside."""
     watch, kept, waits = Watch(latency), {name: getattr(distributed, name) for name in NAMES}, (Ahead.taken, Ahead.now)
+    world = ranks() or Ranks(0, 1)
+    shared, world.shared = world.shared, False
     try:
         for name, call in kept.items():
             setattr(distributed, name, watch.around(name, call))
         Ahead.taken, Ahead.now = map(watch.waiting, waits)
         yield watch
     finally:
+        world.shared = shared
         Ahead.taken, Ahead.now = waits
         for name, call in kept.items():
             setattr(distributed, name, call)

@@ -27,11 +27,11 @@ class Ranks:
     >>> Ranks(0, 1).agree("batch_size", 512)
     """
 
-    def __init__(self, rank: int, world: int, timeout: float = TIMEOUT) -> None:
+    def __init__(self, rank: int, world: int, timeout: float = TIMEOUT, shared: bool | None = None) -> None:
         self.rank = rank
         self.world = world
         self.timeout = timeout
-        self.shared: bool | None = None  # whether lookups go through shared memory: where they can, always, or never
+        self.shared = shared  # whether lookups go through shared memory: where they can, always, or never
         self.watch: Watch | None = None
 
     def sum(self, values: Tensor) -> Tensor:
@@ -118,11 +118,14 @@ def _short(value: Any, most: int = 200) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def init(timeout: float = TIMEOUT) -> Ranks | None:
+def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
     """Join the other processes that torchrun started; on one process, do nothing. Returns the ranks, or None.
 
     `timeout` is how many seconds a rank waits for another before all of them end. One that dies or raises ends the
     others within seconds; see `hybridrec.parallel.watch`.
+
+    Lookups go through shared memory where all ranks are on one host, and else through Gloo; `shared=False` has them go
+    through Gloo always, and with `shared=True` it is an error of `hybridrec.shard` if they would.
 
     >>> init() is None  # without torchrun
     True
@@ -130,7 +133,7 @@ def init(timeout: float = TIMEOUT) -> Ranks | None:
     global _current
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if distributed.is_initialized():
-        _current = _current or Ranks(distributed.get_rank(), distributed.get_world_size(), timeout)
+        _current = _current or Ranks(distributed.get_rank(), distributed.get_world_size(), timeout, shared)
         return ranks()
     if world == 1:
         return None
@@ -140,7 +143,7 @@ def init(timeout: float = TIMEOUT) -> Ranks | None:
         )
     rank, store = int(os.environ["RANK"]), meeting_place(timeout, opens=True)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
-    _current = Ranks(rank, world, timeout)
+    _current = Ranks(rank, world, timeout, shared)
     _current.watch = watch_over(rank, world, timeout, _current.told(secrets.token_hex(8)))
     _current.watch.start()
     _current.barrier()  # all have given a sign

@@ -19,6 +19,8 @@ import pytest
 import torch
 from torch import distributed
 
+from hybridrec.parallel.ranks import Ranks
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("parallel", "parallel_figures", "parallel_ours", "parallel_runs", "parallel_wire", "parallel_workload")
 
@@ -258,3 +260,13 @@ def test_calls_are_counted_while_watched_and_not_after(modules: dict[str, Module
         assert distributed.all_to_all_single is not before
     assert dict(watch.calls) == {"all_reduce": 1}
     assert distributed.all_to_all_single is before
+
+
+def test_models_that_are_sharded_while_watched_go_through_gloo(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire, world = modules["parallel_wire"], Ranks(0, 2)
+    monkeypatch.setattr(wire, "ranks", lambda: world)
+    with wire.watched():
+        assert world.shared is False
+    assert world.shared is None

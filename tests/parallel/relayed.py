@@ -31,10 +31,7 @@ def join(port: int, timeout: float = TIMEOUT) -> Ranks | None:
         host, meet = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = RelayedStore(TCPStore(host, meet, world, serves, waits, wait_for_workers=False), port)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=waits)
-    joined = init(timeout=timeout)
-    if joined is not None:
-        joined.shared = False
-    return joined
+    return init(timeout=timeout, shared=False)
 
 
 _kept: list[RelayedStore] = []  # torch holds their native half alone
