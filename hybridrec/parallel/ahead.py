@@ -10,7 +10,8 @@ from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
     from hybridrec.parallel.request import Ids
-    from hybridrec.parallel.sharded_lookup import Flight, ShardedLookup
+    from hybridrec.parallel.sharded_lookup import ShardedLookup
+    from hybridrec.parallel.way import Flight
 
 
 class Ahead:

@@ -1,7 +1,7 @@
 """ShardedLookup: the lookup of features whose tables lie on several ranks.
 
 Forward: distinct ids go to the ranks that hold their rows, and bags to those that pool them (`request.py`); each rank
-looks up what it was asked for (`answer.py`); vectors come back, and one native call pools them into the output.
+looks up what it was asked for (`answer.py`); vectors come back, and one native call pools them (`pooled_answers.py`).
 Backward: one native call sums gradients by the vectors that had come; they go back the same way, and wait for the step
 of their rows.
 """
@@ -11,23 +11,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from hybridrec import _native
 from hybridrec.embedding.out_of_range import out_of_range_error
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
-from hybridrec.parallel.answer import Answers, Holdings
-from hybridrec.parallel.exchange import Arriving
+from hybridrec.parallel.answer import Answers
+from hybridrec.parallel.pooled_answers import PooledAnswers
 from hybridrec.parallel.ranks import names_of
 from hybridrec.parallel.request import COPIES, MARK, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.way import Flight, Way
 from hybridrec.parallel.weighing import share_of
+from hybridrec.parallel.wire_types import on_wire, received
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
@@ -36,53 +37,11 @@ if TYPE_CHECKING:
 STOPPED = -1  # in place of a size: the rank cannot go on
 SIZES = 4  # numbers that a rank tells each other one: words of ids, rows of its batch, their weight, kind of id weights
 PLAIN, WEIGHTED, LEARNED = 0, 1, 2  # kinds of id weights: none, given, with a gradient
-WIRE = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def mode_of(train: bool) -> int:
     """Whether rows are admitted, and stay for a gradient."""
     return EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
-
-
-class Way:
-    """The routes of a lookup, with what is made of them once."""
-
-    def __init__(self, routes: Routes, group: ShardedGroup) -> None:
-        self.routes, self.holdings = routes, Holdings(routes, group)
-        self.views = [_native.ViewTable(width) for width in routes.widths]
-        place = {width: i for i, width in enumerate(routes.widths)}
-        specs = [(place[part.piece.width], *_pooling(routes, part)) for part in routes.parts]
-        self.pool = _native.TableSet(self.views, specs)
-        asking: dict[tuple[str, int], list[int]] = {}
-        for number, part in enumerate(routes.parts):
-            asking.setdefault((part.kind, part.unit), []).append(number)
-        self.groups = list(asking.values())  # parts that have rows in common
-        self.sequences = [p for p, part in enumerate(routes.parts) if specs[p][1] == "none"]
-        self.maxima = [p for p, part in enumerate(routes.parts) if specs[p][1] == "max"]
-        self._layouts: dict[tuple[tuple[int, ...], tuple[int, ...]], Any] = {}
-
-    def layout(self, ids: Ids) -> Any:
-        """How the parts lie in the positions of such a block."""
-        key = ids.hotness, ids.pick
-        if key not in self._layouts:
-            bags = [part.kind == "bags" for part in self.routes.parts]
-            hotness = [1 if bag else ids.hot(part.feature) for bag, part in zip(bags, self.routes.parts, strict=True)]
-            lines = [-1 if bag else ids.line(part.feature) for bag, part in zip(bags, self.routes.parts, strict=True)]
-            self._layouts[key] = _native.BlockLayout(list(range(len(bags))), hotness, lines)
-        return self._layouts[key]
-
-
-def _pooling(routes: Routes, part: Any) -> tuple[str, int]:
-    feature = routes.features[part.feature]
-    return ("sum", 1) if part.kind == "bags" else (feature.combiner, feature.group)
-
-
-class Flight:
-    """One block on its way: the request, and the answers to what others have asked meanwhile."""
-
-    def __init__(self, way: Way, ids: Ids, request: Request, answers: Answers, share: float) -> None:
-        self.way, self.ids, self.request, self.answers, self.share = way, ids, request, answers, share
-        self.vectors: Arriving | None = None  # once they are on their way
 
 
 class ShardedLookup:
@@ -192,7 +151,7 @@ class ShardedLookup:
         if mode == TRAIN:
             self.group.weighing.last = flight.share
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
-        flat, *parts = _Lookup.apply(anchor, weights, self, flight, mode)
+        flat, *parts = PooledAnswers.apply(anchor, weights, self, flight, mode)
         return flat, self._sequences(flight.way, parts)
 
     def _sequences(self, way: Way, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -289,104 +248,6 @@ class ShardedLookup:
         return found
 
 
-class _Lookup(torch.autograd.Function):
-    """From the vectors that ranks answer with to the output; its only inputs with a gradient are anchor and weights."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: ShardedLookup, flight: Flight, mode: int
-    ) -> Any:
-        way, request, ids = flight.way, flight.request, flight.ids
-        runs = lookup.by_width(flight, lookup.answered(flight, mode))
-        lookup.check_marks(flight, runs[0])
-        for view, run, width in zip(way.views, runs, way.routes.widths, strict=True):
-            view.show(run.data_ptr(), len(run) // width)
-        flat = lookup.recycled(torch.float32, ids.batch, way.pool.width)
-        sizes = [(request.starts[p + 1] - request.starts[p]) // way.routes.features[way.routes.parts[p].feature].group
-                 for p in way.sequences]  # fmt: skip
-        widths = [way.routes.parts[p].piece.width for p in way.sequences]
-        sequences = [lookup.recycled(torch.float32, *shape) for shape in zip(sizes, widths, strict=True)]
-        winners = [torch.empty(ids.batch, way.routes.parts[p].piece.width, dtype=torch.int32) for p in way.maxima]
-        slots = lookup.recycled(torch.int32, len(request.positions))
-        spread = _spread(weights, flight)
-        fault = way.pool.lookup(
-            way.layout(ids),
-            *(request.positions.data_ptr(), request.starts, ids.offsets.data_ptr(), _address(spread), ids.batch, False),
-            *(slots.data_ptr(), flat.data_ptr(), flat.stride(0), _all(sequences), _all(winners), 0),
-        )
-        assert fault is None, f"what a request has checked is wrong: {fault}"
-        ctx.set_materialize_grads(False)
-        ctx.lookup, ctx.flight, ctx.winners, ctx.spread, ctx.slots = lookup, flight, winners, spread, slots
-        ctx.weighted = weights is not None and weights.requires_grad
-        if ctx.weighted:
-            ctx.runs, ctx.flat = runs, flat.detach()
-        return flat, *sequences
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        lookup, flight = ctx.lookup, ctx.flight
-        way, request, ids = flight.way, flight.request, flight.ids
-        flat, *sequences = [_readable(grad) for grad in grads]
-        sequences = [None if grad is None else grad.contiguous() for grad in sequences]
-        layout = way.layout(ids)
-        place = (request.positions.data_ptr(), request.starts, ids.offsets.data_ptr(), _address(ctx.spread), ids.batch)
-        stride = 0 if flat is None else flat.stride(0)
-        of_weights = None
-        if ctx.weighted:
-            for view, run, width in zip(way.views, ctx.runs, way.routes.widths, strict=True):
-                view.show(run.data_ptr(), len(run) // width)
-            of_weights = torch.zeros(len(request.positions))
-            way.pool.weight_gradient(
-                layout, *place, ctx.slots.data_ptr(), ctx.flat.data_ptr(), ctx.flat.stride(0), _all(ctx.winners),
-                *(_address(flat), stride, _all(sequences), of_weights.data_ptr()),
-            )  # fmt: skip
-            of_weights = _gathered(of_weights, flight)
-        if not ctx.needs_input_grad[0]:
-            return None, of_weights, None, None, None
-        shapes = zip(request.class_rows.tolist(), way.routes.widths, strict=True)
-        sums = [lookup.recycled(torch.float32, rows * width) for rows, width in shapes]
-        for view, part, width in zip(way.views, sums, way.routes.widths, strict=True):
-            view.show(part.data_ptr(), len(part) // width)
-        way.pool.sum_gradients(
-            *(layout, *place, ctx.slots.data_ptr(), _all(ctx.winners), _address(flat), stride, _all(sequences)),
-            *(flight.share, way.groups),
-        )
-        tables = _fed(lookup, way, flat, sequences)
-        lookup.send_gradients(flight, sums, tables)
-        return torch.zeros(()), of_weights, None, None, None
-
-
-def _fed(lookup: ShardedLookup, way: Way, flat: Tensor | None, sequences: Sequence[Tensor | None]) -> set[str]:
-    """The tables that a gradient has come for."""
-    pooled = {f.table for f in lookup.features if f.combiner != "none"} if flat is not None else set()
-    parts = [way.routes.parts[place] for place in way.sequences]
-    found = zip(parts, sequences, strict=True)
-    return pooled | {part.piece.table for part, grad in found if grad is not None}
-
-
-def _spread(weights: Tensor | None, flight: Flight) -> Tensor | None:
-    """The weight of each position; bags that were pooled elsewhere have 1."""
-    if weights is None:
-        return None
-    routes, request, values = flight.way.routes, flight.request, weights.detach()
-    parts = [
-        torch.ones(flight.ids.batch) if part.kind == "bags" else values[slice(*flight.ids.span(part.feature))]
-        for part in routes.parts
-    ]
-    assert sum(map(len, parts)) == len(request.positions)
-    return torch.cat(parts) if parts else torch.empty(0)
-
-
-def _gathered(of_positions: Tensor, flight: Flight) -> Tensor:
-    """Gradients of the weights of positions, added up where several pieces have one feature."""
-    made = torch.zeros(len(flight.ids.values))
-    for part, start in zip(flight.way.routes.parts, flight.request.starts, strict=False):
-        first, last = flight.ids.span(part.feature)
-        made[first:last] += of_positions[start : start + last - first]
-    return made
-
-
 def _kind(weights: Tensor | None) -> int:
     return PLAIN if weights is None else LEARNED if weights.requires_grad else WEIGHTED
 
@@ -396,17 +257,6 @@ def _sizes(words: list[int], batch: int, weight: float, kind: int) -> Tensor:
     return torch.tensor([[size, batch, bits, kind] for size in words], dtype=torch.int64)
 
 
-def on_wire(vectors: Tensor, wire: str) -> Tensor:
-    """The numbers as they travel: bfloat16 goes as 16 bits that Gloo knows."""
-    made = vectors.to(WIRE[wire])
-    return made.view(torch.float16) if wire == "bfloat16" else made
-
-
-def received(vectors: Tensor, wire: str) -> Tensor:
-    """The numbers that have travelled, as float32."""
-    return (vectors.view(torch.bfloat16) if wire == "bfloat16" else vectors).float()
-
-
 def _explained(group: ShardedGroup, fault: tuple[str, int, int, int, str]) -> Exception:
     from hybridrec.embedding.hash_store import full_error
 
@@ -414,18 +264,3 @@ def _explained(group: ShardedGroup, fault: tuple[str, int, int, int, str]) -> Ex
     if what == "capacity":
         return full_error(group.stores[group.names[number]].table, message)
     return AssertionError(f"ids were not checked before they were sent: {fault}")
-
-
-def _readable(grad: Tensor | None) -> Tensor | None:
-    if grad is None:
-        return None
-    grad = grad.float()
-    return grad if grad.stride(-1) == 1 else grad.contiguous()
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _all(tensors: Sequence[Tensor | None]) -> list[int]:
-    return [_address(tensor) for tensor in tensors]
