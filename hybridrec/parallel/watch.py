@@ -224,15 +224,17 @@ def watch_over(rank: int, world: int, timeout: float, name: str) -> Watch:
 
 
 @contextmanager
-def guarded(watch: Watch | None) -> Iterator[None]:
+def guarded(watch: Watch | None, *planned: type[Exception]) -> Iterator[None]:
     """Within it, an error of this rank ends all of them, and a broken connection becomes a RankFailure.
+
+    Errors that are `planned` come on all ranks, and are none of this one's.
 
     >>> with guarded(None):
     ...     pass
     """
     try:
         yield
-    except (RankFailure, KeyboardInterrupt, SystemExit):
+    except (RankFailure, KeyboardInterrupt, SystemExit, *planned):
         raise
     except BaseException as error:
         if watch is not None and of_connection(error):

@@ -21,6 +21,7 @@ from hybridrec.train.environment import environment
 from hybridrec.train.evaluation import evaluate, metric_set
 from hybridrec.train.fit import Fit
 from hybridrec.train.history import History, Record
+from hybridrec.train.interruption import Interrupted
 from hybridrec.train.labels import label_names, label_weights
 from hybridrec.train.locate import located
 from hybridrec.train.losses import Loss, LossFunction, make_loss
@@ -173,7 +174,7 @@ class Trainer:
 
     def guarded(self) -> AbstractContextManager[None]:
         """Within it, an error of one rank ends all of them."""
-        return guarded(None if self.learner.ranks is None else self.learner.ranks.watch)
+        return guarded(None if self.learner.ranks is None else self.learner.ranks.watch, Interrupted)
 
     @property
     def step(self) -> int:
