@@ -78,7 +78,7 @@ def draw(answer: dict[str, Any], target: Path) -> None:
         axes.set_axisbelow(True)
     machine, sizes = answer["machine"], f"{answer['tables']} tables of {answer['rows']:,} rows"
     caption = f"{machine['cpu']}, {machine['cores']} cores; torch {answer['versions']['torch']}; {sizes}"
-    caption += f", batch {answer['batch']:,} per rank, Gloo; best of {answer['passes']} passes; {answer['date']}"
+    caption += f", batch {answer['batch']:,} per rank; best of {answer['passes']} passes; {answer['date']}"
     figure.supxlabel(caption, fontsize=8, color=FLOOR)
     write(figure, target)
 
