@@ -117,6 +117,10 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
         placement = plan[name]
         if placement.columns and sum(placement.columns) != table.dim:
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
+        if placement.where != "device":
+            raise ValueError(
+                f"{placement}: rows on the host beside rows on a GPU are not there yet; pin the table to where='device'"
+            )
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
 

@@ -52,7 +52,6 @@ class ShardedLookup:
 
     def __init__(self, group: ShardedGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
         self.group, self.features, self.remedy = group, features, remedy
-        self.dims = [group.stores[feature.table].table.dim for feature in features]
         self.anchor = torch.zeros((), requires_grad=any(f.table in group.handles for f in features))
         self._arena = _native.Arena.create()
         self._ways: dict[bool, Way] = {}

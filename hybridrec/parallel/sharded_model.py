@@ -11,7 +11,6 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hybridrec.embedding.collection import EmbeddingCollection
-from hybridrec.embedding.owner import groups_of
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.ranks import Ranks
@@ -61,10 +60,6 @@ class ShardedModel(nn.Module):
         for part in self.module.modules():
             if isinstance(part, EmbeddingCollection) and isinstance(part.group, ShardedGroup):
                 part.prepare(ids, weight)
-
-    def groups(self) -> list[ShardedGroup]:
-        """The groups of tables inside."""
-        return [group for _, group in groups_of(self.module) if isinstance(group, ShardedGroup)]
 
 
 def rows_of(inputs: Any) -> int | None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import hybridrec as hr
+from hybridrec.parallel import Placement, Plan, Ranks, Wire
+from hybridrec.parallel.shard import place
 from tests.parallel.jobs.sharding import Ranker
 from tests.parallel.pool import pool
 
@@ -78,3 +80,10 @@ def test_init_and_shard_change_nothing_where_there_is_one_process() -> None:
     model = Ranker()
     assert hr.init() is None
     assert hr.shard(model) is model
+
+
+def test_a_plan_that_asks_for_rows_on_the_host_is_refused() -> None:
+    model = Ranker()
+    placements = tuple(Placement(name, "row", (0,), where="host") for name in model.embeddings.tables)
+    with pytest.raises(ValueError, match=r"rows on the host .* are not there yet; pin the table to where='device'"):
+        place(model, Plan(1, placements), Ranks(0, 1), Wire(), {})
