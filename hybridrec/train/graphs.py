@@ -6,6 +6,7 @@ replayed too (see `hybridrec.embedding.gpu.replay`); the optimizer of the layers
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Hashable
@@ -76,15 +77,18 @@ class StepGraphs:
 
     def _capture(self, learner: Learner, batch: Batch, key: Hashable) -> StepGraph | None:
         before = self._graphs.pop(key, None)
+        stream = torch.cuda.current_stream(learner.device)
         try:
-            made = StepGraph(learner, batch, None if before is None else before.batch)
+            self._graphs[key] = StepGraph(learner, batch, None if before is None else before.batch)
+            return self._graphs[key]
         except (RuntimeError, ValueError, TypeError) as error:
-            learner.discard()
             self.refused = f"the step cannot be captured as a CUDA graph: {error}"
-            log.warning("steps run without CUDA graphs: %s", self.refused)
-            return None
-        self._graphs[key] = made
-        return made
+        torch.cuda.set_stream(stream)  # a capture that fails leaves its own
+        learner.discard()
+        gc.collect()  # its memory is held by the error's frames
+        torch.cuda.empty_cache()
+        log.warning("steps run without CUDA graphs: %s", self.refused)
+        return None
 
 
 class StepGraph:
