@@ -29,15 +29,15 @@ def per_step(spans: Iterable[Span], steps: int) -> dict[str, float]:
     return {name: round(us, 1) for name, us in sorted(total.items(), key=lambda one: -one[1]) if us >= 0.5}
 
 
-def busy(spans: Iterable[Span], *, copies: bool = False) -> float:
-    """Seconds in which at least one kernel (or copy) runs.
+def busy(spans: Iterable[Span]) -> float:
+    """Seconds in which at least one kernel runs; copies are none.
 
     >>> busy([("a", 0.0, 2e6), ("b", 1e6, 3e6), ("Memcpy HtoD", 5e6, 6e6)])
     3.0
     """
     total, until = 0.0, float("-inf")
     for name, start, end in sorted(spans, key=lambda one: one[1]):
-        if copies or not name.startswith(COPIES):
+        if not name.startswith(COPIES):
             total += max(0.0, end - max(start, until))
             until = max(until, end)
     return total / 1e6
