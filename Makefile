@@ -28,9 +28,10 @@ test-native: $(VENV)/developed-$(MODULES)
 	$(BIN)/python tests/native.py
 	$(BIN)/python tests/sanitized.py
 
-# What needs a CUDA device.
+# What needs a CUDA device; its kernels once more under compute-sanitizer.
 test-gpu: $(VENV)/developed-$(MODULES)
 	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python tests/sanitized_gpu.py
 
 lint: $(VENV)/developed-$(MODULES)
 	$(BIN)/ruff check .
