@@ -29,6 +29,15 @@ def device_of(given: torch.device | str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
+def on_host(device: torch.device) -> bool:
+    """Whether native code looks rows up there, not kernels of a GPU.
+
+    >>> on_host(torch.device("cpu"))
+    True
+    """
+    return device.type == "cpu"
+
+
 def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
     """Raise for what is only possible on the CPU so far."""
     if not fused:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from hybridrec.embedding import fusible
+from hybridrec.embedding import devices, fusible
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.fused_modules import FusedEmbedding, FusedEmbeddingBag
 from hybridrec.embedding.group import TableGroup
@@ -25,8 +25,8 @@ def fuse(model: Model, *, skip: Iterable[str] = (), seed: int = 0) -> Model:
 
     Weights, outputs, calls and the keys of `state_dict` stay. One row optimizer then updates all tables in one pass:
     their rows are no longer among `model.parameters()`, so make optimizers after this. A module's `weight` becomes a
-    view of the rows that takes no gradient. Rows stay on the CPU, in their type, wherever the rest of the model moves.
-    `skip` leaves out modules by path; `seed` keys the rounding of rows in half precision.
+    view of the rows that takes no gradient. Rows stay where they are, on the CPU or a GPU, and in their type, wherever
+    the rest of the model moves. `skip` leaves out modules by path; `seed` keys the rounding of rows in half precision.
 
     >>> import hybridrec
     >>> model = nn.ModuleDict({"user": nn.Embedding(100, 8), "tags": nn.EmbeddingBag(50, 4), "top": nn.Linear(12, 1)})
@@ -40,23 +40,38 @@ def fuse(model: Model, *, skip: Iterable[str] = (), seed: int = 0) -> Model:
     seed = whole("fuse", "seed", seed, least=0, most=2**64 - 1)
     chosen = fusible.choose(model, skip)
     tables: dict[int, str] = {}  # by weight: modules that share one share a table
-    stores: dict[str, DenseStore] = {}
+    stores: dict[torch.device, dict[str, Any]] = {}
     for path, weight in ((found.path or ALONE, found.module.weight) for found in chosen):
         if id(weight) not in tables:
             tables[id(weight)] = path
-            stores[path] = _store(path, weight, seed)
-    group = TableGroup(stores, {name for name, store in stores.items() if store.table.trainable})
+            stores.setdefault(weight.device, {})[path] = _store(path, weight, seed)
+    groups = {device: _group(device, here) for device, here in stores.items()}
     for found in chosen:
-        kind = FusedEmbedding if found.base is nn.Embedding else FusedEmbeddingBag
-        kind.adopt(found.module, found.path or ALONE, group, tables[id(found.module.weight)])
+        kind, weight = FusedEmbedding if found.base is nn.Embedding else FusedEmbeddingBag, found.module.weight
+        kind.adopt(found.module, found.path or ALONE, groups[weight.device], tables[id(weight)])
     return model
 
 
 @torch.no_grad()
-def _store(name: str, weight: torch.Tensor, seed: int) -> DenseStore:
+def _store(name: str, weight: torch.Tensor, seed: int) -> Any:
     """A table that holds the weight."""
     rows, dim = weight.shape
     table = Table(name, dim, rows=rows, init=Constant(), dtype=weight.dtype, trainable=weight.requires_grad)
-    store = DenseStore(table, seed)
+    if devices.on_host(weight.device):
+        store = DenseStore(table, seed)
+    else:
+        from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+
+        store = DeviceStore(table, seed, weight.device)
     store.weight.copy_(weight)
     return store
+
+
+def _group(device: torch.device, stores: dict[str, Any]) -> Any:
+    """The tables of one device."""
+    trainable = {name for name, store in stores.items() if store.table.trainable}
+    if devices.on_host(device):
+        return TableGroup(stores, trainable)
+    from hybridrec.embedding.gpu.group import DeviceGroup
+
+    return DeviceGroup(stores, trainable)

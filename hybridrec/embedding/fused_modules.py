@@ -8,11 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.ops.pooled_lookup.op import Lookup
 from hybridrec.types import Ragged
 
 RAGGED = -1  # hotness of bags that have offsets
@@ -21,21 +18,23 @@ RAGGED = -1  # hotness of bags that have offsets
 class FusedModule(RowOwner, nn.Module):
     """A module whose weight is a table of a group that it shares with others; made by `fuse`, in place."""
 
-    group: TableGroup
+    group: Any  # a TableGroup, or a DeviceGroup where the rows are on a GPU
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
-    _store: DenseStore
-    _lookup: Lookup
+    _store: Any
+    _device: torch.device
+    _lookup: Any
 
     @classmethod
-    def adopt(cls, module: Any, path: str, group: TableGroup, table: str) -> Self:
+    def adopt(cls, module: Any, path: str, group: Any, table: str) -> Self:
         """Turn the module itself into one of these, so that whoever refers to it goes on doing so."""
         del module._parameters["weight"]
         module.__class__ = cls
         module.group = group
         module._store = group.stores[table]
         module.num_embeddings, module.embedding_dim = module.weight.shape
+        module._device = module.weight.device
         remedy = "correct the ids, or give the module more rows before it is fused"
         module._lookup = group.lookup_fn((module._feature(path, table),), remedy)
         return module
@@ -52,8 +51,11 @@ class FusedModule(RowOwner, nn.Module):
         """The ids int64 [N], in the order of memory."""
         if input.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"{self._who} takes ids of int64 or int32, got {input.dtype}; convert them with .long()")
-        if input.device.type != "cpu":
-            raise ValueError(f"{self._who}: ids are on {input.device}, but the rows on cpu; move them with .cpu()")
+        if input.device != self._device:
+            raise ValueError(
+                f"{self._who}: ids are on {input.device}, but the rows on {self._device}; move them with "
+                f".to({str(self._device)!r})"
+            )
         return input.reshape(-1).to(torch.int64).contiguous()
 
     @property
@@ -121,7 +123,7 @@ class FusedEmbeddingBag(FusedModule):
             ends = self._ends(input, offsets)
             batch, hotness = ends.shape[0] - 1, RAGGED
         if self.padding_idx is not None:
-            ends = ends if hotness == RAGGED else torch.arange(batch + 1) * hotness
+            ends = ends if hotness == RAGGED else torch.arange(batch + 1, device=ids.device) * hotness
             ids, ends, weights = _without(self.padding_idx, ids, ends, weights)
             hotness = RAGGED
         flat, _ = self._lookup.one(ids, ends, weights, hotness, batch, self.training)

@@ -118,10 +118,8 @@ def _weight_problem(module: nn.Embedding | nn.EmbeddingBag) -> str | None:
         return "its weight is no parameter"
     if weight.dtype not in DTYPES:
         return f"its weight is {weight.dtype}; rows are {', '.join(map(str, DTYPES))}"
-    if weight.device.type != "cpu":
-        return (
-            f"its weight is on {weight.device}, but rows live in the memory of the CPU; move it there with .cpu() first"
-        )
+    if weight.device.type not in ("cpu", "cuda"):
+        return f"its weight is on {weight.device}, but rows live on 'cpu' or on 'cuda'; move it there first"
     if weight.dim() != 2 or not weight.numel():
         return f"its weight is {list(weight.shape)}, which holds no rows"
     if weight._backward_hooks or weight._post_accumulate_grad_hooks:

@@ -68,7 +68,7 @@ def doubled() -> nn.Module:
         (lambda: nn.EmbeddingBag(6, 3, max_norm=2.0), "max_norm=2.0 changes rows"),
         (lambda: plain(scale_grad_by_freq=True), "scale_grad_by_freq=True divides gradients by counts of ids"),
         (lambda: plain(dtype=torch.float64), "its weight is torch.float64; rows are torch.float32, torch.float16"),
-        (lambda: plain(device="meta"), "its weight is on meta, but rows live in the memory of the CPU"),
+        (lambda: plain(device="meta"), "its weight is on meta, but rows live on 'cpu' or on 'cuda'"),
         (lambda: nn.Embedding(0, 3), "its weight is [0, 3], which holds no rows"),
         (lambda: Scaled(6, 3), "its class Scaled defines forward anew"),
         (lambda: Saved(6, 3), "its class Saved defines _save_to_state_dict anew"),

@@ -56,7 +56,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> DeviceLookup:
         """What looks up these features, and queues their gradients here."""
-        made = DeviceLookup(self, features)
+        made = DeviceLookup(self, features, remedy)
         self._lookups.add(made)
         return made
 
@@ -180,14 +180,21 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             return
         numbers, addresses = self._numbers(steps), self._addresses()
         to = addresses, *numbers, outcome, norm
-        kinds = self._fused_kinds(calls, steps)
-        if kinds is None:
-            for name, step in steps.items():
-                rows, grads = self._summed([call.work for call in calls if name in call.left], name)
+        shared = set(steps)
+        for call in calls:
+            others = set().union(*(other.left for other in calls if other is not call))
+            kinds = self._fused_kinds(call, steps) if call.left.isdisjoint(others) else None
+            if kinds is not None:
+                self._run_groups(call.work, kinds, to, norm)
+                shared -= call.left
+        for name in sorted(shared):
+            if of_name := [call.work for call in calls if name in call.left]:
                 facts = self.facts(name)
-                update_listed(rows, grads, facts.number, facts.dtype, step.rule.kind, *to)
-            return
-        looked: Looked = calls[0].work
+                rows, grads = self._summed(of_name, name)
+                update_listed(rows, grads, facts.number, facts.dtype, steps[name].rule.kind, *to)
+
+    def _run_groups(self, looked: Looked, kinds: list[str], to: tuple[Any, ...], norm: bool) -> None:
+        """The update by a lookup whose tables no other one has."""
         if looked.ready is not None:
             torch.cuda.current_stream(self.device).wait_event(looked.ready)
         sums = [self._sums(looked.layout, number) for number in range(len(kinds))]
@@ -231,12 +238,11 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         sent = torch.tensor(values, dtype=to.dtype, pin_memory=to.is_cuda)
         to.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
 
-    def _fused_kinds(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> list[str] | None:
-        """The rule of each class of the only call, if all of it takes part and no class has two; else None."""
-        [first, *more] = calls
-        looked: Looked = first.work
-        whole = first.left.issuperset(f.table for f in looked.features) and steps.keys() >= first.left
-        if more or not whole or torch.are_deterministic_algorithms_enabled():
+    def _fused_kinds(self, call: QueuedCall, steps: Mapping[str, RowStep]) -> list[str] | None:
+        """The rule of each class of a call, if all of it takes part and no class has two; else None."""
+        looked: Looked = call.work
+        whole = call.left.issuperset(f.table for f in looked.features) and steps.keys() >= call.left
+        if not whole or torch.are_deterministic_algorithms_enabled():
             return None
         if looked.flat is None or any(part is None for part in looked.sequences):
             return None

@@ -23,12 +23,14 @@ from hybridrec.ops.pooled_lookup.triton_max import largest, occurrence_gradients
 from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.types import IdBlock
+from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.group import DeviceGroup
 
 MOST_LAYOUTS = 64
 NO_FAULT = 0  # no id outside a table is 0
+REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
 
 
 @dataclass(eq=False)
@@ -98,9 +100,11 @@ class Looked:
 class DeviceLookup:
     """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences."""
 
-    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...]) -> None:
+    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
         self.group = group
         self.features = features
+        self.remedy = remedy or REMEDY
+        self.padded = any(feature.padding is not None for feature in features)
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
@@ -117,8 +121,17 @@ class DeviceLookup:
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
         return out[0], out[1:]
 
+    def one(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The same for the only feature; hotness is -1 where there are offsets."""
+        ends = sound(offsets, len(values))[None] if hotness < 0 else offsets.new_empty(0, batch_size + 1)
+        hot = (None if hotness < 0 else hotness,)
+        names, starts = (self.features[0].name,), (0, len(values))
+        return self(IdBlock(names, values, starts, hot, ends, weights, batch_size=batch_size), train)
+
     def __reduce__(self) -> tuple:
-        return DeviceLookup, (self.group, self.features)
+        return DeviceLookup, (self.group, self.features, self.remedy)
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
@@ -169,9 +182,38 @@ class DeviceLookup:
                 self.faults.fill_(NO_FAULT)
                 raise ValueError(
                     f"id {value} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
-                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='hash' "
-                    "or 'zero', or more rows="
+                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros; {self.remedy}"
                 )
+
+
+def sound(offsets: Tensor, ids: int) -> Tensor:
+    """Offsets int64 [bags + 1] that kernels may follow: nobody waits for a device to say whether they are right.
+
+    They begin with 0, end with the number of ids, and do not decrease; those that do are cut.
+
+    >>> sound(torch.tensor([0, 3, 2, 9]), 4)
+    tensor([0, 3, 3, 4])
+    """
+    made = offsets.clamp(0, ids).cummax(0).values
+    made[:1] = 0
+    made[-1:] = ids
+    return made
+
+
+def unpadded(block: IdBlock, features: Sequence[FeatureSpec]) -> Tensor:
+    """The ids of a block without those of padding, whose rows take no gradient.
+
+    >>> block = IdBlock.from_lists({"item": [7, 0]})
+    >>> unpadded(block, [FeatureSpec("item", "item", "none", padding=0)])[0]
+    tensor(7)
+    """
+    values = block.values.clone()
+    for feature in features:
+        if feature.padding is not None:
+            at = block.names.index(feature.name)
+            mine = values[block.starts[at] : block.starts[at + 1]]
+            mine.masked_fill_(mine == feature.padding, NO_ID)
+    return values
 
 
 class _Lookup(torch.autograd.Function):
@@ -191,13 +233,16 @@ class _Lookup(torch.autograd.Function):
         if layout.hashed:
             block = replace(block, values=hash_outside(block.values, layout))
         given = block.values, block.offsets, weights, layout
-        ids_there = None if layout.ragged or layout.divides or weighed else lookup.group.moment()
+        apart = layout.ragged or layout.divides or weighed or lookup.padded
+        ids_there = None if apart else lookup.group.moment()
         flat, sequences, bag_of, scales = pool(*given, lookup.faults, keep)
         winners = largest(*given, flat, lookup.faults, keep)
         if keep:
             if weighed and weights is not None:  # their own step may come before that of the rows
                 weights = weights.detach().clone()
                 ctx.save_for_backward(flat)
+            if lookup.padded:
+                block = replace(block, values=unpadded(block, lookup.features))
             ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners)
             ctx.lookup = lookup
             if train and learned:
