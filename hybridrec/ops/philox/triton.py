@@ -11,10 +11,11 @@ import triton.language as tl
 
 @triton.jit
 def _words(key, id, block, purpose):
-    """The four words of column blocks uint32 [n, k] of ids [n]."""
-    id = id[:, None]
+    """The four words of column blocks uint32 [n, k] of ids [n], of 32 bits or 64."""
     nought = block * 0
-    low, high = nought + id.to(tl.uint32), nought + (id.to(tl.int64) >> 32).to(tl.uint32)
+    low, high = nought + id[:, None].to(tl.uint32), nought
+    if id.dtype == tl.int64:
+        high = nought + (id[:, None] >> 32).to(tl.uint32)
     return tl.philox(key[:, None], low, high, block, nought + purpose[:, None].to(tl.uint32))
 
 
