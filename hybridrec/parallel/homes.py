@@ -45,6 +45,10 @@ class Home(Protocol):
         """The rows as they are before."""
         ...
 
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        """Raise if there is no room for these shares of all tables."""
+        ...
+
     def make(self, name: str, share: Share) -> Store:
         """A store for a share."""
         ...
@@ -70,6 +74,9 @@ class CollectionHome:
     def old(self, name: str) -> Store:
         return self._collection[name]
 
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        self._collection.expect_rows(shares)
+
     def make(self, name: str, share: Share) -> Store:
         return self._collection.make_store(self._collection.tables[name], share)
 
@@ -92,6 +99,9 @@ class FusedHome:
 
     def old(self, name: str) -> Store:
         return self._group.stores[name]
+
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        pass  # rows of fused modules are on the CPU, where nothing is counted
 
     def make(self, name: str, share: Share) -> Store:
         old = self._group.stores[name]
@@ -133,14 +143,18 @@ def _homes(model: nn.Module) -> Iterator[Home]:
 
 def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
     """Give the tables of a home to the ranks as the plan says."""
-    stores: dict[str, Any] = {}
+    shares: dict[str, Share] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
-    told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
     for planned, name in home.names.items():
         placement, table = plan[planned], home.table(name)
         scheme = scheme_of(placement)
-        stores[name] = home.make(name, scheme.share(table, placement, ranks.rank))
+        shares[name] = scheme.share(table, placement, ranks.rank)
         pieces[name] = scheme.pieces(table, placement)
+    home.expect(shares)
+    told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
+    stores: dict[str, Any] = {}
+    for name, share in shares.items():
+        stores[name] = home.make(name, share)
         if told:
             tell_rows(home.old(name), stores[name], ranks)
     trainable = {name for name in stores if stores[name].table.trainable}
