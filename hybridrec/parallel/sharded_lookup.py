@@ -214,15 +214,25 @@ class ShardedLookup:
     def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str]) -> None:
         """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
         group = self.group
+        if not group.apart.isdisjoint(tables):
+            self._tell_largest(flight, sums)
         message, to = self._message(flight, sums)
         of = flight.answers.gradient_floats
         wire = group.wire.gradient
         arriving = group.exchange.vectors(on_wire(message, wire), to, of, "gradients")
 
         def land() -> None:
-            flight.answers.queue(received(arriving.wait(), wire), tables)
+            gradients = received(arriving.wait(), wire)
+            flight.answers.queue(gradients, tables)
+            if not group.apart.isdisjoint(tables):
+                group.saw(flight.answers.largest(gradients), tables)
 
         group.expect(land)
+
+    def _tell_largest(self, flight: Flight, sums: list[Tensor]) -> None:
+        """Let the marks in the message be the largest gradient that is sent to any rank, inf where one is not finite."""
+        ends = torch.stack([end for part in sums if len(part) for end in part.aminmax()]).abs().nan_to_num(nan=torch.inf)
+        sums[0].view(-1, flight.way.routes.widths[0])[flight.request.marks, 0] = ends.max()
 
     def _message(self, flight: Flight, sums: list[Tensor]) -> tuple[Tensor, list[int]]:
         routes, request, world = flight.way.routes, flight.request, flight.way.routes.world
