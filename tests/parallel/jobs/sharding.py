@@ -87,10 +87,10 @@ def _peak() -> float:
         return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def traffic(scheme: str, tables: int, ids: list[int]) -> dict[str, Any]:
+def traffic(scheme: str, tables: int, ids: list[int], **options: float) -> dict[str, Any]:
     """Messages and bytes of one step in which every rank asks every table for these ids."""
     model: Any = hr.shard(Ranker(1000, tables), plan=plan_of(scheme, tables))
-    rows = hr.optim.SGD(model, lr=0.1)
+    rows = hr.optim.SGD(model, lr=0.1, **options)
     block = IdBlock.from_lists({f"t{n}": [ids] for n in range(tables)})
     model.exchange.traffic.clear()
     model(block).sum().backward()
