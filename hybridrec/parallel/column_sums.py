@@ -29,7 +29,9 @@ class ColumnSums:
         Every rank calls it, for the same tables, also one that holds nothing of them.
         """
         rank, names = self._exchange.rank, sorted(parts)
-        common = [[name for name in names if r != rank and r in self._holders[name]] for r in range(self._exchange.world)]
+        common = [
+            [name for name in names if r != rank and r in self._holders[name]] for r in range(self._exchange.world)
+        ]
         sizes = [sum(parts[name].numel() for name in each) for each in common]
         sent = [parts[name].reshape(-1) for each in common for name in each]
         message = torch.cat(sent) if sent else torch.empty(0, dtype=torch.float64)

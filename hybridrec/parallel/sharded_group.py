@@ -78,7 +78,7 @@ class ShardedGroup(TableGroup):
         self._arriving.append(land)
 
     def saw(self, largest: float, tables: Iterable[str]) -> None:
-        """Gradients have come for these tables; of no rank is a number larger than that, which is inf where one is none."""
+        """Gradients have come for these tables, none of them larger than that, from any rank; inf: not all are finite."""
         for name in self.apart.intersection(tables):
             self._largest[name] = max(largest, self._largest.get(name, 0.0))
 

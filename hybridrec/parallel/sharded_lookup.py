@@ -230,9 +230,10 @@ class ShardedLookup:
         group.expect(land)
 
     def _tell_largest(self, flight: Flight, sums: list[Tensor]) -> None:
-        """Let the marks in the message be the largest gradient that is sent to any rank, inf where one is not finite."""
-        ends = torch.stack([end for part in sums if len(part) for end in part.aminmax()]).abs().nan_to_num(nan=torch.inf)
-        sums[0].view(-1, flight.way.routes.widths[0])[flight.request.marks, 0] = ends.max()
+        """Let the marks in the message be the largest gradient that goes to any rank; inf where one is not finite."""
+        ends = torch.stack([end for part in sums if len(part) for end in part.aminmax()])
+        largest = ends.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
+        sums[0].view(-1, flight.way.routes.widths[0])[flight.request.marks, 0] = largest
 
     def _message(self, flight: Flight, sums: list[Tensor]) -> tuple[Tensor, list[int]]:
         routes, request, world = flight.way.routes, flight.request, flight.way.routes.world

@@ -83,7 +83,9 @@ def assert_alike(stores: list[DenseStore], close: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("beside", [{}, {"weight_decay": 0.3}, {"clip_row_norm": 0.7}, {"weight_decay": 0.3, "clip_row_norm": 0.7}])
+@pytest.mark.parametrize(
+    "beside", [{}, {"weight_decay": 0.3}, {"clip_row_norm": 0.7}, {"weight_decay": 0.3, "clip_row_norm": 0.7}]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_of_rows_take_the_step_of_whole_rows(kind: Any, beside: dict[str, float], dtype: torch.dtype) -> None:
     stores, draw = stores_of(kind, 30, dtype), torch.Generator().manual_seed(0)

@@ -12,8 +12,10 @@ import torch
 import hybridrec as hr
 from hybridrec.data import Dataset
 from hybridrec.models import DeepFM, TwoTower
+from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
 from hybridrec.train import Callback, Trainer, TrainOptions
+from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside
 from tests.train.clicks import QUIET, clicks
 
@@ -129,3 +131,20 @@ def quiet(folder: str) -> dict[str, Any]:
         trainer = Trainer(model_of(ds, "deepfm"), options=TrainOptions(progress="lines", log_every=5))
         trainer.fit(ds, ds, epochs=1)
     return {"said": said.getvalue(), "main": trainer.is_main}
+
+
+def norms_of(scheme: str) -> dict[str, float | None]:
+    """The mean norms of rows by table, as records have them."""
+    team = ranks()
+    tables = [hr.Table("wide", 5, rows=9), hr.Table("few", 3, rows=2), hr.Table("half", 4, rows=7, dtype=torch.float16)]
+    model: Any = torch.nn.ModuleDict({"emb": hr.EmbeddingCollection(tables, seed=2)})
+    if team is not None:
+        columns = {"wide": (2, 2, 1), "few": (1, 2), "half": (3, 1)} if scheme == "column" else {}
+        devices = {
+            name: tuple(range(1, len(split) + 1)) if len(split) == 2 else (0, 1, 2) for name, split in columns.items()
+        }
+        every = tuple(range(team.world))
+        placed = [Placement(t.name, scheme, devices.get(t.name, every), columns.get(t.name, ())) for t in tables]
+        model = hr.shard(model, plan=Plan(team.world, tuple(placed)))
+    figures = TableFigures(inside(model), team).take(norms=True)
+    return {name: each["norm"] for name, each in figures.items()}

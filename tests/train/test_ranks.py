@@ -101,3 +101,11 @@ def test_only_rank_0_shows_progress(tmp_path):
     assert (one["main"], two["main"]) == (True, False)
     assert "valid" in one["said"]
     assert two["said"] == ""
+
+
+@pytest.mark.parametrize("scheme", ["column", "row", "replicated"])
+def test_norms_in_records_are_those_of_whole_rows(scheme):
+    alone = ranked.norms_of(scheme)
+    assert all(alone.values())
+    for each in pool(3).run(f"{JOBS}:norms_of", scheme=scheme):
+        assert each == pytest.approx(alone, rel=1e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 import hybridrec as hr
@@ -18,7 +17,8 @@ ROWS, COLUMNS = 8, (3, 2, 1)
 def train(optimizer: str, options: dict[str, Any], ids: Tensor, grads: Tensor, combiner: str = "sum") -> dict[str, Any]:
     """Steps [steps, world, batch, hotness] of ids, each bag with the gradient [steps, world, batch, dim] given."""
     world = ids.shape[1]
-    plan = Plan(world, (Placement("t", "column", tuple(range(world)), COLUMNS[: world - 1] + (sum(COLUMNS[world - 1 :]),)),))
+    widths = *COLUMNS[: world - 1], sum(COLUMNS[world - 1 :])
+    plan = Plan(world, (Placement("t", "column", tuple(range(world)), widths),))
     return run(hr.shard(collection(combiner), plan=plan), optimizer, options, ids, grads, [rank_here()])
 
 
