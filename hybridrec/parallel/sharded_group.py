@@ -78,7 +78,7 @@ class ShardedGroup(TableGroup):
         self._arriving.append(land)
 
     def saw(self, largest: float, tables: Iterable[str]) -> None:
-        """Gradients have come for these tables, none of them larger than that, from any rank; inf: not all are finite."""
+        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
         for name in self.apart.intersection(tables):
             self._largest[name] = max(largest, self._largest.get(name, 0.0))
 

@@ -118,6 +118,23 @@ def refusal(path: str, pin: dict[str, str]) -> dict[str, object]:
     return {}
 
 
+def broken_off(path: str, rank: int) -> str:
+    """What this rank says where the rows of a table cannot be read on one rank, once all was compared."""
+    run, team = Run(), ranks()
+    assert team is not None
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    if team.rank == rank:
+        homes_of(unwrapped(run.model))["emb.page"].restore = fails
+    try:
+        run.resume(path)
+    except (CheckpointError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "loaded"
+
+
 def save_for_ever(folder: Path) -> None:
     """Train and save until killed, a checkpoint per step, each with rows of one value only."""
     table = hr.Table("item", 16, rows=400_000)

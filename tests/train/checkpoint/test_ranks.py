@@ -123,6 +123,16 @@ def test_a_file_that_is_damaged_for_one_rank_stops_all_before_anything_changes(t
     assert second["same"]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rows_that_one_rank_cannot_read_are_an_error_on_all(two, rank):
+    said = pool(2).run(f"{JOBS}:broken_off", path=str(two[0]), rank=rank)
+    assert said[rank] == "OSError: the disk is gone"
+    assert said[1 - rank] == (
+        "CheckpointError: the model is loaded in part, and must be loaded again before it is used, since "
+        f"rank {rank} could not: the disk is gone"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_while_it_writes_leaves_no_half(victim, tmp_path):
