@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +18,9 @@ from hybridrec.data import Dataset
 from hybridrec.models import DeepFM, TwoTower
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
-from hybridrec.train import Callback, Trainer, TrainOptions
+from hybridrec.train import Callback, TensorBoard, Trainer, TrainOptions
 from hybridrec.train.table_figures import TableFigures
+from hybridrec.train.table_figures import stores as stores_of
 from hybridrec.train.together import inside
 from tests.train.clicks import QUIET, clicks
 
@@ -122,9 +127,6 @@ def refused(what: str) -> str:
 
 def quiet(folder: str) -> dict[str, Any]:
     """Which rank wrote what."""
-    import contextlib
-    import io
-
     ds = data_of(200, 10)
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
@@ -148,3 +150,65 @@ def norms_of(scheme: str) -> dict[str, float | None]:
         model = hr.shard(model, plan=Plan(team.world, tuple(placed)))
     figures = TableFigures(inside(model), team).take(norms=True)
     return {name: each["norm"] for name, each in figures.items()}
+
+
+class Draws(Callback):
+    """What each rank draws by its own generators after every step, and what it does after one of them."""
+
+    def __init__(self, crash: int | None = None, sleep: float = 0.0) -> None:
+        self.crash, self.sleep = crash, sleep
+        self.drawn: list[float] = []
+
+    def on_step(self, trainer: Trainer, result: Any) -> None:
+        self.drawn += [float(torch.rand(1)), random.gauss(0, 1), float(np.random.randn())]  # noqa: NPY002
+        time.sleep(self.sleep)
+        if trainer.step == self.crash:
+            raise ConnectionError("the power is gone")
+
+
+def drawn(folder: str, crash: int | None = None, save_every: int | None = 3) -> dict[str, Any]:
+    """A fit with dropout, from the beginning or from what is in the folder, with what this rank drew in it."""
+    ds = data_of(240, 20)
+    torch.manual_seed(0)
+    model, draws = DeepFM(ds.schema, dim=4, hidden=(8,), dropout=0.5), Draws(crash)
+    options = replace(QUIET, save_every=save_every, seed=3)
+    trainer = Trainer(model, options=options, callbacks=[draws], out=folder)
+    with contextlib.suppress(ConnectionError):
+        trainer.fit(ds.shuffle(seed=1), epochs=2, resume="auto")
+    found = {name: part.clone() for name, part in inside(trainer.model).named_parameters()}
+    stores = {name: store.export() for name, store in stores_of(inside(trainer.model)).items()}
+    rows = {f"{name} {part}": getattr(data, part) for name, data in stores.items() for part in ("ids", "rows")}
+    return {"drawn": draws.drawn, "weights": found | rows, "step": trainer.step}
+
+
+def saved_by_the_clock(folder: str, minutes: float) -> dict[str, Any]:
+    """The steps whose checkpoints are there after a fit of some seconds."""
+    ds = data_of(200, 4)
+    options = {"save_minutes": minutes, "keep": 100}
+    trainer = trainer_of(ds, options=options, out=folder, callbacks=[Draws(sleep=0.03)])
+    trainer.fit(ds, steps=45)
+    return {"step": trainer.step, "saved": sorted(path.name for path in Path(folder, "checkpoints").glob("step-*"))}
+
+
+def events_of(folder: str, own: bool) -> list[str]:
+    """The files of events that are there after a fit: of the Trainer's option, or of a callback that all ranks gave."""
+    ds = data_of(100, 10)
+    more: dict[str, Any] = {"callbacks": [TensorBoard(Path(folder) / "events")]} if own else {}
+    trainer = trainer_of(ds, options={"tensorboard": not own}, out=Path(folder) / "run", **more)
+    trainer.fit(ds, ds)
+    return sorted(str(path.parent.name) for path in Path(folder).rglob("events.out*"))
+
+
+def nan_scores(row: int, folder: str) -> str:
+    """The error of a prediction over rows of which one has no score."""
+    columns = clicks(40)
+    trainer = trainer_of(hr.data.table(columns, label="click", batch_size=8))
+    columns["age"][row] = np.nan
+    spoilt = hr.data.table(columns, label="click", batch_size=8)
+    said = []
+    for more in ({}, {"out": Path(folder) / "scores.parquet"}):
+        try:
+            trainer.predict(spoilt, **more)
+        except ValueError as error:
+            said.append(str(error))
+    return "\n".join(said)
