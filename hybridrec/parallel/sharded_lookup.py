@@ -73,6 +73,10 @@ class ShardedLookup:
         """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
         self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
 
+    def forget(self) -> None:
+        """What was prepared, and not looked up yet, will not be."""
+        self.group.exchange.ahead.forget(self)
+
     def begin(self, block: IdBlock, train: bool) -> None:
         """Have vectors come while something else is done: a lookup of this very block must follow."""
         flight = self._flight(block)

@@ -73,6 +73,15 @@ def fitted(
     }
 
 
+def fitted_twice() -> dict[str, Any]:
+    """Two fits that end in the middle of an epoch, when the batch after their last one is on its way already."""
+    ds = data_of(200, 10)
+    trainer = trainer_of(ds)
+    for _ in range(2):
+        trainer.fit(ds.shard_for_rank(by="batch"), steps=3)  # pyright: ignore[reportArgumentType]
+    return {"scores": torch.from_numpy(np.asarray(trainer.predict(ds))), "step": trainer.step}
+
+
 def few_rows(rows: int, folder: str) -> dict[str, Any]:
     """Evaluation and prediction of fewer rows than ranks."""
     ds = data_of(40, 8)

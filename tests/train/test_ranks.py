@@ -57,6 +57,11 @@ def test_many_ranks_train_validate_and_predict_as_one_process_does(world, option
         assert str(each["records"]) == str(found[0]["records"])
 
 
+def test_a_fit_that_ends_before_its_data_leaves_nothing_on_its_way():
+    for each in pool(2).run(f"{JOBS}:fitted_twice"):
+        assert_close(each, ranked.fitted_twice(), 1e-5)
+
+
 def test_by_rows_every_rank_has_its_own_batches_and_every_row_counts_once():
     options = {"rows": 300, "batch_size": 20, "by": "rows", "epochs": 1}
     for each in pool(3).run(f"{JOBS}:fitted", **options):
