@@ -2,21 +2,19 @@
 // a small lookup, and refuses tensors that require a gradient. Python checks shapes and keeps the tensors alive.
 #include "bindings_embedding.h"
 
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 
+#include "bindings_memory.h"
 #include "hash_table.h"
 #include "lookup.h"
-#include "router.h"
 #include "row_update.h"
 #include "thread_pool.h"
 #include "vocabulary.h"
@@ -28,20 +26,6 @@ using namespace nb::literals;
 namespace hybridrec {
 
 namespace {
-
-using Address = uintptr_t;
-
-template <typename T>
-T* at(Address address) {
-  return reinterpret_cast<T*>(address);
-}
-
-template <typename T>
-std::vector<T*> all_at(const std::vector<Address>& addresses) {
-  std::vector<T*> out;
-  for (Address address : addresses) out.push_back(at<T>(address));
-  return out;
-}
 
 // Which features of a block a set of tables takes, and how they are laid out; made once per kind of block.
 struct BlockLayout {
@@ -102,13 +86,21 @@ RowStep make_step(const std::string& rule, const std::vector<double>& x, uint64_
   return {rule_of(rule), x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11], static_cast<uint32_t>(step % 0xFFFFFFFEull)};
 }
 
-nb::object apply(RowUpdate& self, const std::vector<Pending*>& pending, const std::vector<std::optional<RowStep>>& steps, bool norm_only) {
+std::vector<Pending> copied(const std::vector<Pending*>& pending) {
+  std::vector<Pending> calls;
+  for (const Pending* call : pending) calls.push_back(*call);
+  return calls;
+}
+
+nb::object apply(RowUpdate& self, const std::vector<Pending*>& pending, const RowUpdate::Steps& steps, bool norm_only,
+                 const std::vector<std::optional<std::shared_ptr<WholeRows>>>& wholes) {
   std::vector<StepResult> results;
   {
     nb::gil_scoped_release release;
-    std::vector<Pending> calls;
-    for (const Pending* call : pending) calls.push_back(*call);
-    results = self.apply(calls, steps, norm_only);
+    std::vector<Pending> calls = copied(pending);
+    RowUpdate::Wholes given;
+    for (const auto& whole : wholes) given.push_back(whole.value_or(nullptr));
+    results = self.apply(calls, steps, norm_only, given);
   }
   nb::list out;
   for (const StepResult& r : results) out.append(nb::make_tuple(r.updated, r.not_finite, r.squares));
@@ -117,9 +109,7 @@ nb::object apply(RowUpdate& self, const std::vector<Pending*>& pending, const st
 
 bool finite(const RowUpdate& self, const std::vector<Pending*>& pending, const std::vector<bool>& tables) {
   nb::gil_scoped_release release;
-  std::vector<Pending> calls;
-  for (const Pending* call : pending) calls.push_back(*call);
-  return self.finite(calls, tables);
+  return self.finite(copied(pending), tables);
 }
 
 void bind_tables(nb::module_& m) {
@@ -211,15 +201,7 @@ void bind_tables(nb::module_& m) {
 }
 
 using Slots = nb::ndarray<nb::numpy, uint32_t, nb::ndim<1>>;
-using Numbers = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
-
-template <typename Array, typename T>
-Array owned(std::vector<T> values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return Array(kept->data(), {kept->size()}, owner);
-}
 
 nb::dict counters(const HashTable& table) {
   const Counters c = table.counters();
@@ -377,40 +359,6 @@ void bind_vocabulary(nb::module_& m) {
       }, "keys"_a, "size"_a, "counts"_a);
 }
 
-struct Router {
-  std::vector<Target> targets;
-  int world;
-};
-
-void bind_router(nb::module_& m) {
-  nb::class_<Router>(m, "Router")
-      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>, bool>>& targets,
-                          int world) {
-        std::vector<Target> made;
-        for (const auto& [rows, policy, holders, every] : targets)
-          made.push_back({rows, out_of_range(policy.c_str()), holders, every});
-        new (self) Router{std::move(made), world};
-      }, "targets"_a, "world"_a)
-      .def("route", [](const Router& self, Address values, const std::vector<std::tuple<int, int64_t, int64_t>>& asked) {
-        nb::gil_scoped_release release;
-        std::vector<Asked> made;
-        for (const auto& [target, start, count] : asked) made.push_back({target, start, count});
-        return std::make_unique<Routed>(self.targets, made, at<const int64_t>(values), self.world);
-      }, "values"_a, "asked"_a);
-
-  nb::class_<Routed>(m, "Routed")
-      .def("counts", [](const Routed& self) { return owned<Numbers>(self.counts()); })
-      .def_prop_ro("fault", [](const Routed& self) -> std::optional<std::tuple<int, int64_t, int64_t>> {
-        if (!self.failed()) return std::nullopt;
-        return std::make_tuple(self.fault().feature, self.fault().position, self.fault().value);
-      })
-      .def("fill", [](const Routed& self, const std::vector<Address>& messages, const std::vector<int64_t>& bases,
-                      const std::vector<Address>& positions) {
-        nb::gil_scoped_release release;
-        self.fill(all_at<int64_t>(messages), bases, all_at<int64_t>(positions));
-      }, "messages"_a, "bases"_a, "positions"_a);
-}
-
 }  // namespace
 
 void bind_embedding(nb::module_& m) {
@@ -424,7 +372,6 @@ void bind_embedding(nb::module_& m) {
   bind_hash_table(m);
   bind_capture(m);
   bind_vocabulary(m);
-  bind_router(m);
 
   nb::class_<BlockLayout>(m, "BlockLayout")
       .def("__init__", [](BlockLayout* self, std::vector<int> pick, std::vector<int64_t> hotness, std::vector<int64_t> line) {
@@ -465,9 +412,23 @@ void bind_embedding(nb::module_& m) {
         new (self) RowStep(make_step(rule, numbers, step));
       }, "rule"_a, "numbers"_a, "step"_a);
 
+  nb::class_<WholeRows>(m, "WholeRows")
+      .def("__len__", [](const WholeRows& self) { return self.slots.size(); })
+      .def("sums", [](nb::handle_t<WholeRows> self) {  // [rows, 3], to be written to
+        auto& sums = nb::cast<WholeRows&>(self).sums;
+        return nb::ndarray<nb::numpy, double, nb::ndim<2>>(sums.data(), {sums.size(), 3}, self);
+      });
+
   nb::class_<RowUpdate>(m, "RowUpdate")
       .def(nb::init<std::vector<std::shared_ptr<Table>>>(), "tables"_a)
-      .def("apply", &apply, "pending"_a, "steps"_a, "norm_only"_a = false)
+      .def("apply", &apply, "pending"_a, "steps"_a, "norm_only"_a = false,
+           "wholes"_a = std::vector<std::optional<std::shared_ptr<WholeRows>>>())
+      .def("measure", [](RowUpdate& self, const std::vector<Pending*>& pending, const RowUpdate::Steps& steps,
+                         const std::vector<int64_t>& dims) {
+        nb::gil_scoped_release release;
+        std::vector<Pending> calls = copied(pending);
+        return self.measure(calls, steps, dims);
+      }, "pending"_a, "steps"_a, "dims"_a)
       .def("finite", &finite, "pending"_a, "tables"_a);
 }
 

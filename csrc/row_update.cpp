@@ -43,6 +43,44 @@ Rule rule_of(const std::string& name) {
   throw std::invalid_argument("no row optimizer is called " + name);
 }
 
+void WholeRows::add(const WholeRows& others) {
+  slots.insert(slots.end(), others.slots.begin(), others.slots.end());
+  sums.insert(sums.end(), others.sums.begin(), others.sums.end());
+}
+
+void WholeRows::sort() {
+  std::vector<std::pair<uint32_t, RowSums>> rows;
+  for (size_t i = 0; i < slots.size(); ++i) rows.emplace_back(slots[i], sums[i]);
+  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < rows.size(); ++i) slots[i] = rows[i].first, sums[i] = rows[i].second;
+}
+
+const RowSums* WholeRows::of(const uint32_t* some, int64_t n, std::vector<RowSums>& room) const {
+  if (n == static_cast<int64_t>(slots.size())) return sums.data();
+  room.clear();
+  auto from = slots.begin();
+  for (int64_t i = 0; i < n; ++i) {
+    from = std::lower_bound(from, slots.end(), some[i]);
+    if (from == slots.end() || *from != some[i]) throw std::logic_error("a row has gradients that were not measured");
+    room.push_back(sums[from - slots.begin()]);
+  }
+  return room.data();
+}
+
+// What comes of some rows of a table.
+struct RowUpdate::Outcome {
+  StepResult result;
+  ExactSum norm;
+  WholeRows measured;
+
+  void add(const Outcome& other) {
+    result.updated += other.result.updated;
+    result.not_finite += other.result.not_finite;
+    norm.add(other.norm);
+    measured.add(other.measured);
+  }
+};
+
 // One table's share of a step.
 struct RowUpdate::Job {
   int table;
@@ -55,9 +93,9 @@ struct RowUpdate::Job {
   int64_t ids = 0;
   int bits;  // of a slot
   int low;   // of source << shift | occurrence
-  StepResult result;
-  ExactSum norm;
-  bool norm_only;
+  Outcome outcome;
+  Pass pass;
+  const WholeRows* whole = nullptr;
 
   void add(const Part& part, const float* grad, int64_t stride, const int32_t* winners);
   void spread(size_t s, const int32_t* winners);
@@ -84,9 +122,9 @@ struct RowUpdate::Job {
     }
   }
 
-  StepResult run(Table& home, const BySlot& rows, std::vector<float>& scratch, ExactSum& norm) const {
-    if (!norm_only) home.changing(rows.slots, rows.rows);
-    scratch.resize(std::max<size_t>(scratch.size(), 2 * update.spec.dim + 32));
+  void run(Table& home, const BySlot& rows, Scratch& scratch, Outcome& out) const {
+    if (pass == Pass::Update) home.changing(rows.slots, rows.rows);
+    scratch.row.resize(std::max<size_t>(scratch.row.size(), 2 * update.spec.dim + 32));
     Update mine = update;
     mine.row_count = rows.rows;
     mine.slots = rows.slots;
@@ -94,10 +132,16 @@ struct RowUpdate::Job {
     mine.what = rows.what;
     mine.count = rows.count;
     mine.mask = rows.mask;
-    mine.scratch = scratch.data();
-    mine.norm = norm_only ? &norm : nullptr;
+    mine.scratch = scratch.row.data();
+    mine.norm = pass == Pass::Norm ? &out.norm : nullptr;
+    if (whole) mine.whole = whole->of(rows.slots, rows.rows, scratch.sums), mine.whole_dim = whole->dim;
+    if (pass == Pass::Measure) {
+      out.measured.slots.assign(rows.slots, rows.slots + rows.rows);
+      out.measured.sums.resize(rows.rows);
+      mine.measured = out.measured.sums.data();
+    }
     kernels().update(mine);
-    return {mine.updated, mine.not_finite};
+    out.result = {mine.updated, mine.not_finite};
   }
 };
 
@@ -144,7 +188,7 @@ void RowUpdate::Job::spread(size_t s, const int32_t* winners) {
   }
 }
 
-std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& pending, const RowStep& step, bool norm_only) {
+std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& pending, const RowStep& step, Pass pass) {
   auto job = std::make_unique<Job>();
   const Table& home = *tables_[table];
   const Rows& rows = home.rows;
@@ -167,7 +211,7 @@ std::unique_ptr<RowUpdate::Job> RowUpdate::job(int table, std::vector<Pending>& 
   const auto* hash = dynamic_cast<const HashTable*>(&home);
   job->update = {rows.spec(), rows.column(), {{nullptr, 0, 0}, {nullptr, 0, 0}}, step, job->sources.data(), shift, true, false, 0, 0,
                  nullptr, nullptr, nullptr, 0, hash ? id_in : nullptr, hash, nullptr, nullptr, 0, 0};
-  job->norm_only = norm_only;
+  job->pass = pass;
   for (int k = 0; k < rows.states(); ++k) job->update.state[k] = rows.state(k);
   for (const Source& source : job->sources) {
     job->update.plain &= !source.bag_of && !source.share && !source.winners;
@@ -181,8 +225,7 @@ void RowUpdate::run_whole(Job& job, int worker) {
   const auto emit = [&](const auto& f) {
     for (size_t s = 0; s < job.parts.size(); ++s) job.emit_ids(s, 0, job.parts[s].bags.ids, f);
   };
-  job.result = job.run(*tables_[job.table], scratch.sorter.sort(emit, 0, 0, job.bits, job.low, job.ids), scratch.row,
-                       job.norm);
+  job.run(*tables_[job.table], scratch.sorter.sort(emit, 0, 0, job.bits, job.low, job.ids), scratch, job.outcome);
 }
 
 // Large tables: their occurrences are first dealt out by the low bits of the slot, in order, to parts that are then
@@ -198,8 +241,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     size_t job;
     uint32_t part;
     int64_t first, last;
-    StepResult result;
-    ExactSum norm;
+    Outcome outcome;
   };
   std::vector<Chunk> chunks;
   std::vector<int> dealt(jobs.size());  // bits of a slot that tell its part
@@ -226,7 +268,7 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
     for (uint32_t part = 0; part < 1u << dealt[j]; ++part) {
       const int64_t first = total;
       for (size_t c = first_chunk[j]; c < first_chunk[j + 1]; ++c) total += std::exchange(chunks[c].at[part], total);
-      if (total > first) shares.push_back({j, part, first, total, {}, {}});
+      if (total > first) shares.push_back({j, part, first, total, {}});
     }
   if (static_cast<int64_t>(items_.size()) < total) items_.resize(total);
   pool.run(static_cast<int64_t>(chunks.size()), [&](int64_t number, int) {
@@ -245,19 +287,15 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
         f(static_cast<uint32_t>(items_[i] >> 32) >> shift, static_cast<uint32_t>(items_[i]));
     };
     const int64_t count = share.last - share.first;
-    share.result = job.run(*tables_[job.table], scratch.sorter.sort(emit, share.part, shift, job.bits - shift, job.low, count), scratch.row, share.norm);
+    const BySlot rows = scratch.sorter.sort(emit, share.part, shift, job.bits - shift, job.low, count);
+    job.run(*tables_[job.table], rows, scratch, share.outcome);
   });
-  for (const Share& share : shares) {
-    StepResult& result = jobs[share.job]->result;
-    result.updated += share.result.updated;
-    result.not_finite += share.result.not_finite;
-    jobs[share.job]->norm.add(share.norm);
-  }
+  for (const Share& share : shares) jobs[share.job]->outcome.add(share.outcome);
+  for (Job* job : jobs) job->outcome.measured.sort();
 }
 
-std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const std::vector<std::optional<RowStep>>& steps,
-                                         bool norm_only) {
-  std::lock_guard lock(mutex_);
+std::vector<std::unique_ptr<RowUpdate::Job>> RowUpdate::run(std::vector<Pending>& pending, const Steps& steps, Pass pass,
+                                                            const Wholes& wholes) {
   const auto& tables = tables_;
   std::vector<std::unique_lock<std::shared_mutex>> alone;
   for (size_t t = 0; t < tables.size(); ++t)
@@ -275,7 +313,9 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
   const bool small = std::all_of(pending.begin(), pending.end(), [](const Pending& call) { return call.block.small(); });
   std::vector<std::unique_ptr<Job>> jobs(tables.size());
   pool.run(static_cast<int64_t>(tables.size()), [&](int64_t t, int) {
-    if (steps[t]) jobs[t] = job(static_cast<int>(t), pending, *steps[t], norm_only);
+    if (!steps[t]) return;
+    jobs[t] = job(static_cast<int>(t), pending, *steps[t], pass);
+    if (!wholes.empty()) jobs[t]->whole = wholes[t].get();
   }, small);
   // With few tables for many threads, also those of middling size are shared.
   const bool few = static_cast<int64_t>(tables.size()) < 4 * int64_t{pool.threads()} && pool.threads() > 2;
@@ -286,12 +326,31 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const st
   if (!split.empty()) run_split(split);
   pool.run(static_cast<int64_t>(whole.size()), [&](int64_t i, int worker) { run_whole(*whole[i], worker); }, small);
 
-  std::vector<StepResult> results(tables.size());
-  for (size_t t = 0; t < tables.size(); ++t) {
-    if (jobs[t]) results[t] = jobs[t]->result, results[t].squares = jobs[t]->norm.value();
-    if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t] && !norm_only) hash->advance();
-  }
+  for (size_t t = 0; t < tables.size(); ++t)
+    if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t] && pass == Pass::Update) hash->advance();
+  return jobs;
+}
+
+std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const Steps& steps, bool norm_only,
+                                         const Wholes& wholes) {
+  std::lock_guard lock(mutex_);
+  const auto jobs = run(pending, steps, norm_only ? Pass::Norm : Pass::Update, wholes);
+  std::vector<StepResult> results(jobs.size());
+  for (size_t t = 0; t < jobs.size(); ++t)
+    if (jobs[t]) results[t] = jobs[t]->outcome.result, results[t].squares = jobs[t]->outcome.norm.value();
   return results;
+}
+
+RowUpdate::Wholes RowUpdate::measure(std::vector<Pending>& pending, const Steps& steps, const std::vector<int64_t>& dims) {
+  std::lock_guard lock(mutex_);
+  const auto jobs = run(pending, steps, Pass::Measure, {});
+  Wholes found(jobs.size());
+  for (size_t t = 0; t < jobs.size(); ++t) {
+    if (!jobs[t]) continue;
+    found[t] = std::make_shared<WholeRows>(std::move(jobs[t]->outcome.measured));
+    found[t]->dim = dims[t];
+  }
+  return found;
 }
 
 bool RowUpdate::finite(const std::vector<Pending>& pending, const std::vector<bool>& wanted) const {

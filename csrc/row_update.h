@@ -27,19 +27,40 @@ struct StepResult {
   double squares = 0;  // of the summed gradients, where the norm alone was asked for
 };
 
+// The rows of a table that have gradients, by slot, and what their columns add up to: those that are here, as measured;
+// once others have added theirs, all `dim` of them.
+struct WholeRows {
+  int64_t dim = 0;
+  std::vector<uint32_t> slots;
+  std::vector<RowSums> sums;
+
+  void add(const WholeRows& others);
+  void sort();  // by slot
+  // The sums of some of the rows, whose slots ascend; `room` is memory for them.
+  const RowSums* of(const uint32_t* some, int64_t n, std::vector<RowSums>& room) const;
+};
+
 class RowUpdate {
  public:
   explicit RowUpdate(std::vector<std::shared_ptr<Table>> tables) : tables_(std::move(tables)) {}
 
-  // Tables without a step are left alone. norm_only: no row changes, only `squares` and `not_finite` count.
-  std::vector<StepResult> apply(std::vector<Pending>& pending, const std::vector<std::optional<RowStep>>& steps,
-                                bool norm_only);
+  using Steps = std::vector<std::optional<RowStep>>;            // one per table; those without one are left alone
+  using Wholes = std::vector<std::shared_ptr<WholeRows>>;      // one per table; null where all columns are here
+
+  // norm_only: no row changes, only `squares` and `not_finite` count. Rows of which other columns are elsewhere take their
+  // step by `wholes`.
+  std::vector<StepResult> apply(std::vector<Pending>& pending, const Steps& steps, bool norm_only, const Wholes& wholes);
+  // What the columns here add up to in every row that has gradients; `dims` are the columns of whole tables.
+  Wholes measure(std::vector<Pending>& pending, const Steps& steps, const std::vector<int64_t>& dims);
   // Whether every pending gradient of these tables is finite.
   bool finite(const std::vector<Pending>& pending, const std::vector<bool>& tables) const;
 
  private:
+  enum class Pass { Update, Norm, Measure };
+  struct Outcome;
   struct Job;
-  std::unique_ptr<Job> job(int table, std::vector<Pending>& pending, const RowStep& step, bool norm_only);
+  std::vector<std::unique_ptr<Job>> run(std::vector<Pending>& pending, const Steps& steps, Pass pass, const Wholes& wholes);
+  std::unique_ptr<Job> job(int table, std::vector<Pending>& pending, const RowStep& step, Pass pass);
   void run_whole(Job& job, int worker);
   void run_split(const std::vector<Job*>& jobs);
 
@@ -47,6 +68,7 @@ class RowUpdate {
   struct Scratch {
     SlotSorter sorter;
     std::vector<float> row;
+    std::vector<RowSums> sums;
   };
   std::vector<std::shared_ptr<Table>> tables_;
   std::mutex mutex_;

@@ -69,6 +69,12 @@ struct RowStep {
   uint32_t step;
 };
 
+// What the columns of a row add up to, g being its summed gradient and w its weights: the squares of g, NaN where g is not
+// finite; where a rule wants them, also g times w and the squares of w. Columns in several places add up to the whole row.
+struct RowSums {
+  double gradient, product, weight;
+};
+
 // Rows and their occurrences: row r is in slots[r], and occurrences [starts[r], starts[r + 1]) are its own, each
 // `what & mask` = source << shift | occurrence of that source.
 struct Update {
@@ -89,6 +95,9 @@ struct Update {
   ExactSum* norm;  // unless null: add up the squares of the summed gradients, and change nothing
   // results, added to
   int64_t updated, not_finite;
+  RowSums* measured = nullptr;     // unless null: gets the sums of each row, and nothing changes
+  const RowSums* whole = nullptr;  // unless null: the sums of each row over all `whole_dim` columns of its table
+  int64_t whole_dim = 0;
 };
 
 struct Kernels {

@@ -145,8 +145,8 @@ HYBRIDREC_INLINE Vec stepped(const StepVectors& s, Vec rate, Vec w, Vec g, float
 }
 
 // Adds a row's mean square to its one number of state; the learning rate that comes of it.
-HYBRIDREC_INLINE Vec rowwise_rate(const Update& u, float* sum, double squares) {
-  *sum += static_cast<float>(squares / static_cast<double>(u.spec.dim));
+HYBRIDREC_INLINE Vec rowwise_rate(const Update& u, float* sum, double mean) {
+  *sum += static_cast<float>(mean);
   return Vec::all(static_cast<float>(u.step.lr) / (__builtin_sqrtf(*sum) + static_cast<float>(u.step.eps)));
 }
 
@@ -154,28 +154,38 @@ HYBRIDREC_INLINE float* state_at(const Column& column, uint32_t slot) {
   return column.slabs ? reinterpret_cast<float*>(column.at(slot)) : nullptr;
 }
 
-// One row's step, its gradient in memory. `factor` multiplies it; `squares` is the sum of its squares before that.
+// The mean square of a gradient with its factor and weight decay, given the sum of its squares before.
+template <RowType T>
+double mean_square(const Update& u, const StepVectors& s, uint32_t slot, const float* grad, float factor, double squares) {
+  const int64_t dim = u.spec.dim;
+  if (u.step.weight_decay == 0) return squares * (static_cast<double>(factor) * factor) / static_cast<double>(dim);
+  const uint8_t* row = u.rows.at(slot);
+  const Vec scale = Vec::all(factor);
+  Vec sum = Vec::zero();
+  along(dim, [&](int64_t i, auto lanes) {
+    const Vec g = (load(grad + i, lanes) * scale).fma(s.decay, load_row<T>(row, i, lanes));
+    sum = sum.fma(g, g);
+  });
+  return sum.sum() / static_cast<double>(dim);
+}
+
+// The same of a row whose other columns are elsewhere.
+inline double mean_square(const Update& u, const RowSums& whole, float factor) {
+  const double f = factor, decay = u.step.weight_decay;
+  const double sum = f * f * whole.gradient + 2 * f * decay * whole.product + decay * decay * whole.weight;
+  return sum > 0 ? sum / static_cast<double>(u.whole_dim) : 0;  // rounding may take it below
+}
+
+// One row's step, its gradient in memory. `factor` multiplies it; `mean` is the mean square of what it then is.
 template <Rule R, RowType T>
-void take_step(const Update& u, const StepVectors& s, uint32_t slot, const float* grad, float factor, double squares) {
+void take_step(const Update& u, const StepVectors& s, uint32_t slot, const float* grad, float factor, double mean) {
   const int64_t dim = u.spec.dim;
   uint8_t* row = u.rows.at(slot);
   float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);
   float* out = T == RowType::F32 ? reinterpret_cast<float*>(row) : u.scratch + dim;
   const Vec scale = Vec::all(factor);
   const auto gradient = [&](int64_t i, auto lanes, Vec w) { return (load(grad + i, lanes) * scale).fma(s.decay, w); };
-  Vec rate = s.lr;
-  if constexpr (R == Rule::RowWiseAdagrad) {
-    if (u.step.weight_decay == 0) squares *= static_cast<double>(factor) * factor;
-    else {
-      Vec sum = Vec::zero();
-      along(dim, [&](int64_t i, auto lanes) {
-        const Vec g = gradient(i, lanes, load_row<T>(row, i, lanes));
-        sum = sum.fma(g, g);
-      });
-      squares = sum.sum();
-    }
-    rate = rowwise_rate(u, first, squares);
-  }
+  const Vec rate = R == Rule::RowWiseAdagrad ? rowwise_rate(u, first, mean) : s.lr;
   along(dim, [&](int64_t i, auto lanes) {
     const Vec w = load_row<T>(row, i, lanes);
     store(stepped<R>(s, rate, w, gradient(i, lanes, w), first + i, second + i, lanes), out + i, lanes);
@@ -196,15 +206,43 @@ HYBRIDREC_INLINE float factor_of(const RowStep& s, double squares) {
 template <Rule R, RowType T>
 void update_row(Update& u, const StepVectors& s, int64_t row) {
   const float* grad = summed(u, u.starts[row], u.starts[row + 1]);
-  double squares = squares_of(grad, u.spec.dim);
-  if (!usable(grad, u.spec.dim, u.step.grad_scale, squares)) {
+  const uint32_t slot = u.slots[row];
+  double squares = u.whole ? u.whole[row].gradient : squares_of(grad, u.spec.dim);
+  const bool finite = u.whole ? squares - squares == 0 : usable(grad, u.spec.dim, u.step.grad_scale, squares);
+  if (!finite) {
     ++u.not_finite;
     return;
   }
   const float factor = factor_of(u.step, squares);
   ++u.updated;
-  if (u.norm) u.norm->add(squares * factor * factor);
-  else take_step<R, T>(u, s, u.slots[row], grad, factor, squares);
+  if (u.norm) {
+    u.norm->add(squares * factor * factor);
+    return;
+  }
+  double mean = 0;
+  if constexpr (R == Rule::RowWiseAdagrad)
+    mean = u.whole ? mean_square(u, u.whole[row], factor) : mean_square<T>(u, s, slot, grad, factor, squares);
+  take_step<R, T>(u, s, slot, grad, factor, mean);
+}
+
+// What the columns of each row add up to, for those who have the other columns.
+template <RowType T>
+void measure(const Update& u) {
+  const int64_t dim = u.spec.dim;
+  for (int64_t row = 0; row < u.row_count; ++row) {
+    const float* grad = summed(u, u.starts[row], u.starts[row + 1]);
+    RowSums& out = u.measured[row];
+    out = {squares_of(grad, dim), 0, 0};
+    if (!usable(grad, dim, u.step.grad_scale, out.gradient)) out.gradient = __builtin_nan("");
+    if (u.step.rule != Rule::RowWiseAdagrad || u.step.weight_decay == 0) continue;
+    const uint8_t* from = u.rows.at(u.slots[row]);
+    float* weights = u.scratch + dim;
+    along(dim, [&](int64_t i, auto lanes) { store(load_row<T>(from, i, lanes), weights + i, lanes); });
+    for (int64_t c = 0; c < dim; ++c) {
+      out.product += static_cast<double>(grad[c]) * weights[c];
+      out.weight += static_cast<double>(weights[c]) * weights[c];
+    }
+  }
 }
 
 template <Rule R, RowType T>
@@ -243,7 +281,7 @@ void update_vectors(Update& u, Last last) {
     const uint32_t slot = u.slots[row];
     auto* w = reinterpret_cast<float*>(u.rows.at(slot));
     float *first = state_at(u.state[0], slot), *second = state_at(u.state[1], slot);
-    const Vec rate = R == Rule::RowWiseAdagrad ? rowwise_rate(u, first, squares) : s.lr;
+    const Vec rate = R == Rule::RowWiseAdagrad ? rowwise_rate(u, first, squares / static_cast<double>(u.spec.dim)) : s.lr;
     const auto step = [&](int v, auto lanes) {
       const int c = v * Vec::kLanes;
       store(stepped<R>(s, rate, load(w + c, lanes), g[v], first + c, second + c, lanes), w + c, lanes);
@@ -257,8 +295,9 @@ template <Rule R>
 void update_type(Update& u) {
   if (u.spec.type == RowType::F16) return update_rows<R, RowType::F16>(u);
   if (u.spec.type == RowType::BF16) return update_rows<R, RowType::BF16>(u);
-  if (u.plain && u.spec.dim < Vec::kLanes) return update_vectors<R, 1>(u, Rest{static_cast<int>(u.spec.dim)});
-  switch (u.plain ? u.spec.dim : 0) {
+  const bool plain = u.plain && !u.whole;
+  if (plain && u.spec.dim < Vec::kLanes) return update_vectors<R, 1>(u, Rest{static_cast<int>(u.spec.dim)});
+  switch (plain ? u.spec.dim : 0) {
     case Vec::kLanes: return update_vectors<R, 1>(u, Whole{});
     case 2 * Vec::kLanes: return update_vectors<R, 2>(u, Whole{});
     case 4 * Vec::kLanes: return update_vectors<R, 4>(u, Whole{});
@@ -268,6 +307,10 @@ void update_type(Update& u) {
 }
 
 void update(Update& u) {
+  if (u.measured) {
+    if (u.spec.type == RowType::F16) return measure<RowType::F16>(u);
+    return u.spec.type == RowType::BF16 ? measure<RowType::BF16>(u) : measure<RowType::F32>(u);
+  }
   switch (u.step.rule) {
     case Rule::Sgd: return update_type<Rule::Sgd>(u);
     case Rule::Momentum: return update_type<Rule::Momentum>(u);

@@ -173,6 +173,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
         """On several ranks: send the ids of a block ahead of its lookup, which must come."""
         self._lookup.prepare(self._inner.kept(self._block(ids)), weight)
 
+    def forget(self) -> None:
+        """On several ranks: what was prepared, and not looked up yet, will not be."""
+        self._inner.forget()
+        self._lookup.forget()
+
     def _block(self, ids: Any) -> IdBlock:
         if isinstance(ids, Mapping):
             self._check_features(tuple(ids))

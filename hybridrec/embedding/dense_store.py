@@ -60,7 +60,7 @@ class DenseStore(NativeStore):
         self._clock += 1
 
     def stepped(self, not_finite: int) -> None:
-        self.nan_rows += not_finite
+        super().stepped(not_finite)
         self._clock += 1  # a dynamic table advances by itself
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:

@@ -66,9 +66,14 @@ class TableGroup(GradientQueue[NativeStore]):
         """Update the tables named, in one pass over all of them, and empty their queues."""
         self.refuse(steps)
         calls = self._calls(set(steps))
-        for name, (_, not_finite, _) in self._apply(calls, steps, norm_only=False).items():
+        wholes = self.whole_rows(calls, steps)
+        for name, (_, not_finite, _) in self._apply(calls, steps, norm_only=False, wholes=wholes).items():
             self.stores[name].stepped(not_finite)
         self._let_go(calls, set(steps))
+
+    def whole_rows(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> Mapping[str, _native.WholeRows]:
+        """What rows add up to, by table, where a step needs more columns of them than are here: nowhere."""
+        return {}
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         """Raise if a step that says so would have to leave out rows; changes nothing."""
@@ -82,13 +87,21 @@ class TableGroup(GradientQueue[NativeStore]):
                 )
 
     def _apply(
-        self, calls: list[QueuedCall], steps: Mapping[str, RowStep], norm_only: bool
+        self,
+        calls: list[QueuedCall],
+        steps: Mapping[str, RowStep],
+        norm_only: bool,
+        wholes: Mapping[str, _native.WholeRows] | None = None,
     ) -> dict[str, tuple[int, int, float]]:
+        given = [wholes.get(name) for name in self.names] if wholes else []
+        results = self._update.apply([call.work for call in calls], self._native_steps(steps), norm_only, given)
+        return {name: result for name, result in zip(self.names, results, strict=True) if name in steps}
+
+    def _native_steps(self, steps: Mapping[str, RowStep]) -> list[_native.RowStep | None]:
+        """One for each table of the group, to be used now."""
         _native.set_threads(torch.get_num_threads())
         made = {key: native_step(step) for key, step in {id(step): step for step in steps.values()}.items()}
-        native = [made[id(steps[name])] if name in steps else None for name in self.names]
-        results = self._update.apply([call.work for call in calls], native, norm_only)
-        return {name: result for name, result in zip(self.names, results, strict=True) if name in steps}
+        return [made[id(steps[name])] if name in steps else None for name in self.names]
 
     def _calls(self, tables: set[str]) -> list[QueuedCall]:
         calls = [call for call in self._queue if call.left & tables]

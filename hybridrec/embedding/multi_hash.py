@@ -101,3 +101,7 @@ class Expansion:
         inner = inner or (before[-1][1] if before else self(block))
         self._kept[id(block)] = [*before, (block, inner)]
         return inner
+
+    def forget(self) -> None:
+        """No lookup will come of what is kept."""
+        self._kept.clear()

@@ -74,7 +74,7 @@ class NativeStore(Store):
 
     def stepped(self, not_finite: int) -> None:
         """Native code has taken a step on some rows, and left out those whose gradient was not finite."""
-        self.nan_rows += not_finite
+        self.nan_rows += not_finite if self.share.column == 0 else 0  # who has the first columns counts rows
 
     # -- all rows -----------------------------------------------------------------------------------------
 

@@ -205,6 +205,12 @@ class Answers:
                 work = self._pending(of.copied_set, of.copied_layout, asked.copied_spans, to, removals)
                 of.group.queue(work, held, tables)
 
+    def largest(self, gradients: Tensor) -> float:
+        """The largest of what ranks have put into their marks."""
+        firsts = np.cumsum([0, *self.gradient_floats[:-1]])
+        marks = [first + asked.row_floats + asked.bag_floats for first, asked in zip(firsts, self.asked, strict=True)]
+        return float(gradients[marks].max())
+
     def _pending(self, tables: Any, layout: Any, starts: list[int], grads: list[int], removals: list[int]) -> Any:
         words, slots = self.words.data_ptr(), self.slots.data_ptr()
         return _native.Pending(tables, layout, words, starts, 0, 0, 0, slots, 0, 0, grads, [], removals)

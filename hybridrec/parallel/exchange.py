@@ -1,4 +1,4 @@
-"""Exchange: what ranks send each other for lookups. Four messages at most: sizes, ids, vectors, gradients."""
+"""Exchange: what ranks send each other for lookups and steps: sizes, ids, vectors, gradients, sums of columns."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Exchange:
         return self._send("ids", "ids", message, to, of)
 
     def vectors(self, message: Tensor, to: Sequence[int], of: Sequence[int], kind: str = "vectors") -> Arriving:
-        """The same for vectors, or for gradients."""
+        """The same for vectors, for gradients, or for sums."""
         return self._send("vectors", kind, message, to, of)
 
     def _send(self, group: str, kind: str, message: Tensor, to: Sequence[int], of: Sequence[int]) -> Arriving:

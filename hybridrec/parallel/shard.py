@@ -86,7 +86,7 @@ def usual_plan(tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping
     loads = tuple(_load(name, table) for name, table in tables.items())
     pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
     free = [name for name in tables if name not in pins]
-    limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # any optimizer will do
+    limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # some optimizers need whole rows
     return make_plan(Workload(loads, BATCH), Cluster.parse(f"1x{world}xcpu"), limits, wire)
 
 

@@ -9,16 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec import _native
 from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.native_store import NativeStore
-from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.optim.rule import RowRule, RowStep
+from hybridrec.embedding.queue import FeatureSpec, QueuedCall
+from hybridrec.optim.rule import RowStep
+from hybridrec.parallel.column_sums import ColumnSums
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.sharded_lookup import ShardedLookup
 from hybridrec.parallel.weighing import Weighing
+
+LARGE = 1e25  # gradients below it stay finite, however many of them are added up
 
 
 class ShardedGroup(TableGroup):
@@ -41,6 +45,10 @@ class ShardedGroup(TableGroup):
         super().__init__(stores, trainable)
         self.pieces = {name: tuple(parts) for name, parts in pieces.items()}
         self.ranks, self.exchange, self.weighing, self.wire = ranks, exchange, weighing, wire
+        apart = {name: parts for name, parts in self.pieces.items() if len(parts) > 1}
+        self.apart = frozenset(apart)  # tables of whose rows no rank has all columns
+        self._sums = ColumnSums(exchange, {name: [part.holders[0] for part in parts] for name, parts in apart.items()})
+        self._largest: dict[str, float] = {}  # of tables apart: the largest number among their queued gradients
         self._arriving: list[Callable[[], None]] = []
         self._readers: dict[str, ShardedLookup] = {}
 
@@ -63,25 +71,16 @@ class ShardedGroup(TableGroup):
 
         return read
 
-    # -- who updates what -----------------------------------------------------------------------------------
-
-    def claim(self, name: str, rule: RowRule, owner: object) -> None:
-        if self._apart(name) and any(column.per_row for column in rule.state):
-            raise ValueError(
-                f"table {name!r} is split by columns, and {type(owner).__name__} keeps one number for a whole row; pin "
-                "the table to another scheme (row, table, replicated), or give it an optimizer such as Adagrad"
-            )
-        super().claim(name, rule, owner)
-
-    def _apart(self, name: str) -> bool:
-        """Whether the columns of a row lie on several ranks."""
-        return len(self.pieces[name]) > 1
-
     # -- the queue ------------------------------------------------------------------------------------------
 
     def expect(self, land: Callable[[], None]) -> None:
         """Gradients are on their way; `land` waits for them and queues them."""
         self._arriving.append(land)
+
+    def saw(self, largest: float, tables: Iterable[str]) -> None:
+        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
+        for name in self.apart.intersection(tables):
+            self._largest[name] = max(largest, self._largest.get(name, 0.0))
 
     def settle(self) -> None:
         """Wait for gradients that are on their way."""
@@ -96,6 +95,11 @@ class ShardedGroup(TableGroup):
     def waiting(self) -> set[str]:
         self.settle()
         return super().waiting()
+
+    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
+        super()._let_go(calls, tables)
+        for name in tables:
+            self._largest.pop(name, None)
 
     def discard(self, names: Iterable[str]) -> None:
         self.settle()
@@ -114,12 +118,6 @@ class ShardedGroup(TableGroup):
         return math.sqrt(self._sum(norm**2))
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
-        clipped = [name for name, step in steps.items() if step.clip_row_norm < math.inf and self._apart(name)]
-        if clipped:
-            raise ValueError(
-                f"table {clipped[0]!r} is split by columns, and clip_row_norm needs the norm of a whole row; pin the "
-                "table to another scheme (row, table, replicated), or leave clip_row_norm out"
-            )
         strict = {name for name, step in steps.items() if step.nan == "raise"}
         if not strict:
             return
@@ -133,6 +131,33 @@ class ShardedGroup(TableGroup):
                 f"another rank has gradients of {', '.join(sorted(strict))} that are not finite; nothing was changed"
             )
 
+    def whole_rows(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> Mapping[str, _native.WholeRows]:
+        """What the columns of all ranks add up to, where a step needs to know."""
+        wanted = {name: step for name, step in steps.items() if self._wants_whole(name, step)}
+        if not wanted:
+            return {}
+        here = {name: step for name, step in wanted.items() if not self.stores[name].share.empty}
+        dims = [store.table.dim for store in self.stores.values()]
+        found = self._update.measure([call.work for call in calls], self._native_steps(here), dims)
+        rows = {name: each for name, each in zip(self.names, found, strict=True) if name in here}
+        parts = {name: torch.from_numpy(rows[name].sums())[:, : _sums_of(step)] for name, step in here.items()}
+        for name, whole in self._sums.add_up(parts).items():
+            parts[name].copy_(whole)
+        return rows
+
+    def _wants_whole(self, name: str, step: RowStep) -> bool:
+        """Whether rows of a table must be seen whole. A row with a gradient that is not finite stays as it is, also in
+        columns where it would be, so all holders must know of it."""
+        if name not in self.apart:
+            return False
+        large = not self._largest.get(name, 0.0) * max(1.0, step.grad_scale) < LARGE
+        return large or step.clip_row_norm < math.inf or any(column.per_row for column in step.rule.state)
+
     def _sum(self, value: float) -> float:
         """Over all ranks."""
         return float(self.ranks.sum(torch.tensor([value], dtype=torch.float64)))
+
+
+def _sums_of(step: RowStep) -> int:
+    """How many sums of a row a step wants: the squares of its gradient, and where they decay also those of weights."""
+    return 3 if step.weight_decay and any(column.per_row for column in step.rule.state) else 1

@@ -73,6 +73,10 @@ class ShardedLookup:
         """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
         self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
 
+    def forget(self) -> None:
+        """What was prepared, and not looked up yet, will not be."""
+        self.group.exchange.ahead.forget(self)
+
     def begin(self, block: IdBlock, train: bool) -> None:
         """Have vectors come while something else is done: a lookup of this very block must follow."""
         flight = self._flight(block)
@@ -214,15 +218,26 @@ class ShardedLookup:
     def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str]) -> None:
         """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
         group = self.group
+        if not group.apart.isdisjoint(tables):
+            self._tell_largest(flight, sums)
         message, to = self._message(flight, sums)
         of = flight.answers.gradient_floats
         wire = group.wire.gradient
         arriving = group.exchange.vectors(on_wire(message, wire), to, of, "gradients")
 
         def land() -> None:
-            flight.answers.queue(received(arriving.wait(), wire), tables)
+            gradients = received(arriving.wait(), wire)
+            flight.answers.queue(gradients, tables)
+            if not group.apart.isdisjoint(tables):
+                group.saw(flight.answers.largest(gradients), tables)
 
         group.expect(land)
+
+    def _tell_largest(self, flight: Flight, sums: list[Tensor]) -> None:
+        """Let the marks in the message be the largest gradient that goes to any rank; inf where one is not finite."""
+        ends = torch.stack([end for part in sums if len(part) for end in part.aminmax()])
+        largest = ends.abs().nan_to_num(nan=torch.inf, posinf=torch.inf).max()
+        sums[0].view(-1, flight.way.routes.widths[0])[flight.request.marks, 0] = largest
 
     def _message(self, flight: Flight, sums: list[Tensor]) -> tuple[Tensor, list[int]]:
         routes, request, world = flight.way.routes, flight.request, flight.way.routes.world

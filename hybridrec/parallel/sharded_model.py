@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -56,10 +56,19 @@ class ShardedModel(nn.Module):
         self.weighing.stated = None if weight is None else float(weight)
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
-        """Send the ids of a batch ahead: its forward pass must come, in the same order on all ranks."""
+        """Send the ids of a batch ahead: its forward pass must come, in the same order on all ranks, or `forget`."""
+        for part in self._sharded():
+            part.prepare(ids, weight)
+
+    def forget(self) -> None:
+        """Batches that were prepared will not be looked up, those that were not yet; all ranks must say so."""
+        for part in self._sharded():
+            part.forget()
+
+    def _sharded(self) -> Iterator[EmbeddingCollection]:
         for part in self.module.modules():
             if isinstance(part, EmbeddingCollection) and isinstance(part.group, ShardedGroup):
-                part.prepare(ids, weight)
+                yield part
 
 
 def rows_of(inputs: Any) -> int | None:

@@ -20,7 +20,7 @@ class IdsAhead(Iterator[Placed]):
     """The batches of an iterable, each one told to `prepare` a step before it comes.
 
     `state` is where the source stood after the batch that was last taken from here. An error of the source comes where
-    its batch would have come.
+    its batch would have come. `forget` is called in the end: a batch that was prepared may never come.
     """
 
     def __init__(
@@ -28,10 +28,11 @@ class IdsAhead(Iterator[Placed]):
         batches: Iterable[Batch],
         place: Callable[[Batch], Placed],
         prepare: Callable[[Batch, float], None],
+        forget: Callable[[], None],
         position: Callable[[], Any] | None = None,
     ) -> None:
         self._source = iter(batches)
-        self._place, self._prepare, self._position = place, prepare, position
+        self._place, self._prepare, self._forget, self._position = place, prepare, forget, position
         self.state = None if position is None else position()
         self._next: _Next | None = None
 
@@ -57,3 +58,4 @@ class IdsAhead(Iterator[Placed]):
     def close(self) -> None:
         """Read no further."""
         getattr(self._source, "close", lambda: None)()
+        self._forget()

@@ -15,7 +15,7 @@ from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, L
 from hybridrec.train.checkpoint.load import Misfit, differences
 from hybridrec.train.checkpoint.set_aside import set_aside
 from hybridrec.train.run_directory import RunDirectory
-from hybridrec.train.seeds import rng_state, set_rng_state
+from hybridrec.train.seeds import rng_line, rng_state, seed_everything, set_rng_line, set_rng_state
 from hybridrec.train.together import inside, path_on_main
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Saver:
             "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},
             "callbacks": fit.trainer.callbacks.state_dict(),
             "rng": rng_state(),
-            "rng_of_ranks": None if fit.ranks is None else fit.ranks.stacked(torch.get_rng_state()),
+            "rng_of_ranks": None if fit.ranks is None else fit.ranks.stacked(rng_line()),
         }
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
@@ -157,11 +157,10 @@ class Saver:
             self._own_rng(fit.ranks, state.get("rng_of_ranks"))
 
     def _own_rng(self, ranks: Ranks, saved: torch.Tensor | None) -> None:
-        """Each rank draws on for itself, as it did; in another world than before, from a new beginning."""
-        if saved is not None and len(saved) == ranks.world:
-            torch.set_rng_state(saved[ranks.rank].clone())
-        elif ranks.rank:
-            torch.manual_seed(torch.initial_seed() + ranks.rank)
+        """Each rank draws on for itself, as it did. In another world, rank 0 draws on and the others begin anew."""
+        same = saved is not None and len(saved) == ranks.world and set_rng_line(saved[ranks.rank])
+        if not same and ranks.rank:
+            seed_everything(torch.initial_seed() + ranks.rank)
 
 
 def changes(run: RunDirectory, config: Mapping[str, Any]) -> list[str]:

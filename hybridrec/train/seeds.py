@@ -8,12 +8,14 @@ threads, also when it is killed and resumed. The rows of tables do not even depe
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def seed_everything(seed: int) -> None:
@@ -59,6 +61,57 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
     np.random.set_state((numpy["kind"], keys, numpy["place"], numpy["has_gauss"], numpy["cached"]))  # noqa: NPY002
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def rng_line() -> Tensor:
+    """The same as one line of int64 [n], which ranks can tell each other.
+
+    >>> seed_everything(0); kept, first = rng_line(), torch.rand(1)
+    >>> set_rng_line(kept) and bool(torch.rand(1) == first)
+    True
+    """
+    return torch.cat([_numbers(leaf) for _, leaf in _leaves(rng_state())])
+
+
+def set_rng_line(line: Tensor) -> bool:
+    """Go on drawing where `rng_line()` was taken; False, and nothing changes, where generators are of another kind."""
+    state = rng_state()
+    found = list(_leaves(state))
+    sizes = [len(_numbers(leaf)) for _, leaf in found]
+    if sum(sizes) != len(line):
+        return False
+    for ((within, name), leaf), numbers in zip(found, line.split(sizes), strict=True):
+        within[name] = _leaf(leaf, numbers)
+    set_rng_state(state)
+    return True
+
+
+def _leaves(tree: Any) -> Iterator[tuple[tuple[Any, Any], Any]]:
+    """What the dicts and lists of a state end in, and the place of each, in an order of its own; names are left out."""
+    for name, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, dict | list):
+            yield from _leaves(value)
+        elif not isinstance(value, str):
+            yield (tree, name), value
+
+
+def _numbers(leaf: Any) -> Tensor:
+    """A leaf as int64: of a float its bits, and whether it is there."""
+    if isinstance(leaf, Tensor):
+        return leaf.long()
+    if isinstance(leaf, float) or leaf is None:
+        bits = struct.unpack("<q", struct.pack("<d", leaf or 0.0))[0]
+        return torch.tensor([int(leaf is not None), bits])
+    return torch.tensor([leaf])
+
+
+def _leaf(like: Any, numbers: Tensor) -> Any:
+    if isinstance(like, Tensor):
+        return numbers.to(like.dtype)
+    if isinstance(like, float) or like is None:
+        there, bits = numbers.tolist()
+        return struct.unpack("<d", struct.pack("<q", bits))[0] if there else None
+    return int(numbers)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection, Store
 from hybridrec.parallel.ranks import Ranks
@@ -56,7 +56,21 @@ class TableFigures:
         if self._ranks is not None:
             everyones = self._ranks.all_told(own)
             own = {name: {key: _joined([each[name][key] for each in everyones]) for key in own[name]} for name in own}
+        if apart := [name for name, figures in own.items() if sum(figures.pop("columns", ()))]:
+            for name, norm in zip(apart, self._whole_norms(apart), strict=True):
+                own[name]["norm"] = [norm, 1.0]
         return {name: _shown(figures) for name, figures in own.items()}
+
+    def _whole_norms(self, names: Sequence[str]) -> list[float]:
+        """The mean norms of the first rows of tables whose columns lie on several ranks; all ranks ask for the same."""
+        assert self._ranks is not None, "alone, a process has all columns"
+        sums = torch.zeros(len(names), SAMPLE, dtype=torch.float64)
+        for line, store in zip(sums, (self._stores[name] for name in names), strict=True):
+            if len(store):
+                rows = _first_rows(store)
+                line[: len(rows)] = rows.double().square().sum(1)
+        counts = [min(SAMPLE, self._stores[name].table.fixed_rows) for name in names]
+        return [float(line[:n].sqrt().mean()) for line, n in zip(self._ranks.sum(sums), counts, strict=True)]
 
     def _of(self, name: str, store: Store, norms: bool) -> dict[str, list[float]]:
         """Numbers that can be added up over ranks."""
@@ -69,7 +83,9 @@ class TableFigures:
             made["hit_rate"] = [hits, hits + misses]
             made["evicted"] = [store.counters().get("evicted", 0)]
         if norms:
-            made["norm"] = [_norm(store) * mine, mine]
+            columns = store.dim < store.table.dim  # a part of them
+            made["norm"] = [0.0, 0.0] if columns else [_norm(store) * mine, mine]
+            made["columns"] = [float(columns)]
         return made
 
     def _looked_up(self, store: Store) -> tuple[int, int]:
@@ -91,10 +107,12 @@ def _shown(figures: Mapping[str, Sequence[float]]) -> dict[str, float | None]:
 
 
 def _norm(store: Store) -> float:
-    """The mean L2 norm of the first rows; of a rank that has some of the columns, of these."""
-    if not len(store):
-        return 0.0
-    whole = store.share.whole and not store.table.dynamic
-    ids = torch.arange(min(len(store), SAMPLE)) if whole else store.ids()[:SAMPLE]
-    rows = store.read(ids).rows
-    return float(rows.float().norm(dim=1).mean())
+    """The mean L2 norm of the first rows."""
+    return float(_first_rows(store).norm(dim=1).mean()) if len(store) else 0.0
+
+
+def _first_rows(store: Store) -> Tensor:
+    """Some rows as float32, on all ranks with columns of a table the same."""
+    in_order = store.share.count == 1 and not store.table.dynamic
+    ids = torch.arange(min(len(store), SAMPLE)) if in_order else store.ids()[:SAMPLE]
+    return store.read(ids).rows.float()

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(Callback):
-    """Writes the numbers of every record as events, by default to `tensorboard/` in the run directory."""
+    """Writes the numbers of every record as events, by default to `tensorboard/` in the run directory.
+
+    Of many ranks, rank 0 writes.
+    """
 
     def __init__(self, folder: str | Path | None = None) -> None:
         try:
@@ -26,12 +29,12 @@ class TensorBoard(Callback):
         folder = self._folder or (None if trainer.run is None else trainer.run.path / "tensorboard")
         if folder is None:
             raise ValueError("TensorBoard() has no folder to write to; give it one, or the Trainer out=")
-        self._writer = self._make(str(folder), purge_step=trainer.step + 1)
+        if trainer.is_main:
+            self._writer = self._make(str(folder), purge_step=trainer.step + 1)
 
     def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        assert self._writer is not None
         for name, value in record.items():
-            if isinstance(value, float):
+            if self._writer is not None and isinstance(value, float):
                 self._writer.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def on_end(self, trainer: Trainer) -> None:

@@ -104,7 +104,7 @@ class Trainer:
         return learner
 
     def _own_callbacks(self) -> list[Callback]:
-        if not self.options.tensorboard or not self.is_main:
+        if not self.options.tensorboard:
             return []
         from hybridrec.train.tensorboard import TensorBoard
 

@@ -29,7 +29,8 @@ class TrainingData:
         if learner.device is not None:
             self._feed = Feed(self.data, learner.place, learner.device, position)
         elif self._ahead and isinstance(learner.model, ShardedModel):
-            self._feed = IdsAhead(self.data, learner.place, learner.model.prepare, position)
+            model = learner.model
+            self._feed = IdsAhead(self.data, learner.place, model.prepare, model.forget, position)
         else:
             return iter(self.data)
         return self._feed

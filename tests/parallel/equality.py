@@ -84,6 +84,8 @@ def assembled(name: str, parts: list[dict[str, Any]], want: dict[str, Any]) -> d
             if values.dim() == 2:
                 values[where, columns] = given
             else:
+                known = seen[where].sum(1) > part["dim"]  # other columns of the row came before
+                assert torch.equal(values[where][known], given[known]), f"table {name!r}: holders differ in {column}"
                 values[where] = given
     assert bool((seen == 1).all()), f"table {name!r}: rows or columns that lie nowhere or twice: {seen.tolist()}"
     return whole

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hybridrec.types import IdBlock
 from tests.parallel import standard
 from tests.parallel.equality import check
+from tests.parallel.jobs.sharding import Hashed
 from tests.parallel.pool import pool
 
 
@@ -41,6 +43,27 @@ def test_the_very_same_block_may_go_ahead_again() -> None:
     found = pool(2).run("tests.parallel.jobs.sharding:repeated", within=20)
     for each in found:
         assert all(torch.equal(out, each[0]) for out in each)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_a_batch_that_was_prepared_and_not_looked_up_is_named_by_the_next_lookup(forget: bool) -> None:
+    alone = Hashed()
+    wanted = [alone(IdBlock.from_lists({"t0": [n, n + 1]})) for n in (2, 0, 1, 2)]
+    for found in pool(2).run("tests.parallel.jobs.sharding:skipped", forget=forget, within=20):
+        assert found["kind"] == ("" if forget else "RuntimeError")
+        if not forget:
+            assert found["text"].startswith("a batch of 2 rows (ids of t0) is looked up, but a batch of 2 rows")
+            assert "call forget() on the model" in found["text"]
+        assert found["kept"] == 0
+        for out, expected in zip(found["outputs"], wanted, strict=True):
+            torch.testing.assert_close(out, expected.detach())
+
+
+def test_batches_that_are_prepared_and_never_looked_up_do_not_pile_up() -> None:
+    for found in pool(2).run("tests.parallel.jobs.sharding:hoarded", within=30):
+        assert found["kind"] == "RuntimeError"
+        assert "64 batches were prepared" in found["text"]
+        assert "the very objects" in found["text"]
 
 
 @pytest.mark.slow

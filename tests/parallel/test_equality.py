@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from tests.parallel import standard
-from tests.parallel.equality import compare
+from tests.parallel.equality import assembled, compare
 from tests.parallel.jobs.training import train_alone
 
 CASE = standard.case(1, "row", sizes=[[[5]], [[3]]], optimizer="Adagrad", options={"lr": 0.1}, clip=1.0)
@@ -51,3 +52,14 @@ def test_whatever_differs_is_found(change: Change) -> None:
     change(other)
     with pytest.raises((AssertionError, RuntimeError)):
         compare(CASE, [other], run)
+
+
+def test_one_number_of_a_row_is_the_same_on_all_that_have_columns_of_it() -> None:
+    def part(column: int, total: float) -> dict[str, Any]:
+        beside = {"touched": None, "counts": None, "dim": 1, "share": {"column": column}}
+        return {"ids": torch.tensor([4]), "rows": torch.ones(1, 1), "state": {"sum": torch.tensor([total])}, **beside}
+
+    want = {**part(0, 2.0), "rows": torch.ones(1, 2)}
+    assert torch.equal(assembled("t", [part(0, 2.0), part(1, 2.0)], want)["sum"], torch.tensor([2.0]))
+    with pytest.raises(AssertionError, match="holders differ in sum"):
+        assembled("t", [part(0, 2.5), part(1, 2.0)], want)

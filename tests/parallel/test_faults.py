@@ -9,7 +9,6 @@ import torch
 
 import hybridrec as hr
 from tests.parallel import standard
-from tests.parallel.drawn import OPTIMIZERS
 from tests.parallel.pool import pool
 from tests.parallel.training_case import Spec
 
@@ -43,17 +42,6 @@ def test_an_id_out_of_range_that_goes_ahead_is_told_at_its_lookup() -> None:
     assert [each["kind"] for each in found] == ["RuntimeError", "ValueError"]
     assert "feature 'liked'" in found[1]["text"]
     assert [each["rows"] for each in found] == [3, 2]
-
-
-@pytest.mark.parametrize("kind", ["rowwise_adagrad", "clip_row_norm"])
-def test_one_number_for_columns_that_lie_apart_is_refused(kind: str) -> None:
-    optimizer, options = OPTIMIZERS["rowwise_adagrad" if kind == "rowwise_adagrad" else "sgd"]
-    beside = {"clip_row_norm": 0.1} if kind == "clip_row_norm" else {}
-    case = standard.case(2, "column", tables=[ITEM], hot={}, optimizer=optimizer, options={**options, **beside})
-    for found in pool(2).run(f"{FAULTS}:optimizer", case=case.to_json()):
-        assert found["kind"] == "ValueError"
-        assert "'item'" in found["text"]
-        assert "column" in found["text"]
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,9 @@ def test_ids_without_a_batch_dimension_train_alike_where_ranks_say_their_rows(sc
 
 def test_three_ranks_train_a_fused_model_alike() -> None:
     check(fused(3, "row", clip=0.05))
+
+
+def test_rows_of_torchs_own_modules_are_seen_whole_where_columns_lie_apart() -> None:
+    tables = [spec | {"padding_idx": 1} for spec in TABLES]
+    options = {"lr": 0.2, "eps": 1e-3, "weight_decay": 0.1, "clip_row_norm": 0.02}
+    check(fused(2, "column", tables, optimizer="RowWiseAdagrad", options=options))

@@ -8,8 +8,7 @@ from tests.parallel import standard
 from tests.parallel.drawn import OPTIMIZERS
 from tests.parallel.equality import check
 
-REFUSED = ("column", "rowwise_adagrad")
-ALL = [(scheme, kind) for scheme in standard.SCHEMES for kind in OPTIMIZERS if (scheme, kind) != REFUSED]
+ALL = [(scheme, kind) for scheme in standard.SCHEMES for kind in OPTIMIZERS]
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("sgd", "adam")]
 
 
@@ -47,7 +46,7 @@ def test_the_global_norm_is_that_of_one_process_and_clips_alike(scheme: str) -> 
     assert all(step["norm"] > 0.05 for step in found[0]["steps"])
 
 
-@pytest.mark.parametrize("scheme", ["replicated", "table", "row"])
+@pytest.mark.parametrize("scheme", standard.SCHEMES)
 @pytest.mark.parametrize("kind", ["rowwise_adagrad", *SLOW])
 def test_rows_are_clipped_by_the_norm_of_the_gradient_of_all_ranks(scheme: str, kind: str) -> None:
     optimizer, options = OPTIMIZERS[kind]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import random
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,11 @@ import torch
 import hybridrec as hr
 from hybridrec.data import Dataset
 from hybridrec.models import DeepFM, TwoTower
+from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
-from hybridrec.train import Callback, Trainer, TrainOptions
+from hybridrec.train import Callback, TensorBoard, Trainer, TrainOptions
+from hybridrec.train.table_figures import TableFigures
+from hybridrec.train.table_figures import stores as stores_of
 from hybridrec.train.together import inside
 from tests.train.clicks import QUIET, clicks
 
@@ -64,6 +71,15 @@ def fitted(
         "scores": torch.from_numpy(np.asarray(trainer.predict(ds))),
         "evaluated": trainer.evaluate(ds),
     }
+
+
+def fitted_twice() -> dict[str, Any]:
+    """Two fits that end in the middle of an epoch, when the batch after their last one is on its way already."""
+    ds = data_of(200, 10)
+    trainer = trainer_of(ds)
+    for _ in range(2):
+        trainer.fit(ds.shard_for_rank(by="batch"), steps=3)  # pyright: ignore[reportArgumentType]
+    return {"scores": torch.from_numpy(np.asarray(trainer.predict(ds))), "step": trainer.step}
 
 
 def few_rows(rows: int, folder: str) -> dict[str, Any]:
@@ -120,12 +136,88 @@ def refused(what: str) -> str:
 
 def quiet(folder: str) -> dict[str, Any]:
     """Which rank wrote what."""
-    import contextlib
-    import io
-
     ds = data_of(200, 10)
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         trainer = Trainer(model_of(ds, "deepfm"), options=TrainOptions(progress="lines", log_every=5))
         trainer.fit(ds, ds, epochs=1)
     return {"said": said.getvalue(), "main": trainer.is_main}
+
+
+def norms_of(scheme: str) -> dict[str, float | None]:
+    """The mean norms of rows by table, as records have them."""
+    team = ranks()
+    tables = [hr.Table("wide", 5, rows=9), hr.Table("few", 3, rows=2), hr.Table("half", 4, rows=7, dtype=torch.float16)]
+    model: Any = torch.nn.ModuleDict({"emb": hr.EmbeddingCollection(tables, seed=2)})
+    if team is not None:
+        columns = {"wide": (2, 2, 1), "few": (1, 2), "half": (3, 1)} if scheme == "column" else {}
+        devices = {
+            name: tuple(range(1, len(split) + 1)) if len(split) == 2 else (0, 1, 2) for name, split in columns.items()
+        }
+        every = tuple(range(team.world))
+        placed = [Placement(t.name, scheme, devices.get(t.name, every), columns.get(t.name, ())) for t in tables]
+        model = hr.shard(model, plan=Plan(team.world, tuple(placed)))
+    figures = TableFigures(inside(model), team).take(norms=True)
+    return {name: each["norm"] for name, each in figures.items()}
+
+
+class Draws(Callback):
+    """What each rank draws by its own generators after every step, and what it does after one of them."""
+
+    def __init__(self, crash: int | None = None, sleep: float = 0.0) -> None:
+        self.crash, self.sleep = crash, sleep
+        self.drawn: list[float] = []
+
+    def on_step(self, trainer: Trainer, result: Any) -> None:
+        self.drawn += [float(torch.rand(1)), random.gauss(0, 1), float(np.random.randn())]  # noqa: NPY002
+        time.sleep(self.sleep)
+        if trainer.step == self.crash:
+            raise ConnectionError("the power is gone")
+
+
+def drawn(folder: str, crash: int | None = None, save_every: int | None = 3) -> dict[str, Any]:
+    """A fit with dropout, from the beginning or from what is in the folder, with what this rank drew in it."""
+    ds = data_of(240, 20)
+    torch.manual_seed(0)
+    model, draws = DeepFM(ds.schema, dim=4, hidden=(8,), dropout=0.5), Draws(crash)
+    options = replace(QUIET, save_every=save_every, seed=3)
+    trainer = Trainer(model, options=options, callbacks=[draws], out=folder)
+    with contextlib.suppress(ConnectionError):
+        trainer.fit(ds.shuffle(seed=1), epochs=2, resume="auto")
+    found = {name: part.clone() for name, part in inside(trainer.model).named_parameters()}
+    stores = {name: store.export() for name, store in stores_of(inside(trainer.model)).items()}
+    rows = {f"{name} {part}": getattr(data, part) for name, data in stores.items() for part in ("ids", "rows")}
+    return {"drawn": draws.drawn, "weights": found | rows, "step": trainer.step}
+
+
+def saved_by_the_clock(folder: str, minutes: float) -> dict[str, Any]:
+    """The steps whose checkpoints are there after a fit of some seconds."""
+    ds = data_of(200, 4)
+    options = {"save_minutes": minutes, "keep": 100}
+    trainer = trainer_of(ds, options=options, out=folder, callbacks=[Draws(sleep=0.03)])
+    trainer.fit(ds, steps=45)
+    return {"step": trainer.step, "saved": sorted(path.name for path in Path(folder, "checkpoints").glob("step-*"))}
+
+
+def events_of(folder: str, own: bool) -> list[str]:
+    """The files of events that are there after a fit: of the Trainer's option, or of a callback that all ranks gave."""
+    ds = data_of(100, 10)
+    more: dict[str, Any] = {"callbacks": [TensorBoard(Path(folder) / "events")]} if own else {}
+    trainer = trainer_of(ds, options={"tensorboard": not own}, out=Path(folder) / "run", **more)
+    trainer.fit(ds, ds)
+    return sorted(str(path.parent.name) for path in Path(folder).rglob("events.out*"))
+
+
+def nan_scores(row: int, folder: str) -> str:
+    """The error of a prediction over rows of which one has no score."""
+    columns = clicks(40)
+    trainer = trainer_of(hr.data.table(columns, label="click", batch_size=8))
+    columns["age"][row] = np.nan
+    spoilt = hr.data.table(columns, label="click", batch_size=8)
+    said = []
+    for more in ({}, {"out": Path(folder) / "scores.parquet"}):
+        try:
+            trainer.predict(spoilt, **more)
+        except ValueError as error:
+            said.append(str(error))
+    return "\n".join(said)

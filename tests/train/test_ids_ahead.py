@@ -47,7 +47,7 @@ def ahead(source: Source) -> tuple[IdsAhead, list[tuple[int, float]]]:
     def prepare(each: Batch, weight: float) -> None:
         told.append((int(each.ids.values[0]), weight))
 
-    return IdsAhead(source, lambda each: Placed(each, 0.5), prepare, source.position), told
+    return IdsAhead(source, lambda each: Placed(each, 0.5), prepare, told.clear, source.position), told
 
 
 def test_a_batch_is_prepared_a_step_before_it_comes_and_once():
@@ -81,6 +81,14 @@ def test_close_ends_the_source():
     next(batches)
     batches.close()
     assert source.closed
+
+
+def test_what_was_prepared_and_does_not_come_is_forgotten():
+    batches, told = ahead(Source(3))
+    next(batches)
+    assert len(told) == 2
+    batches.close()
+    assert told == []
 
 
 def test_an_empty_source_has_no_batches():

@@ -57,6 +57,11 @@ def test_many_ranks_train_validate_and_predict_as_one_process_does(world, option
         assert str(each["records"]) == str(found[0]["records"])
 
 
+def test_a_fit_that_ends_before_its_data_leaves_nothing_on_its_way():
+    for each in pool(2).run(f"{JOBS}:fitted_twice"):
+        assert_close(each, ranked.fitted_twice(), 1e-5)
+
+
 def test_by_rows_every_rank_has_its_own_batches_and_every_row_counts_once():
     options = {"rows": 300, "batch_size": 20, "by": "rows", "epochs": 1}
     for each in pool(3).run(f"{JOBS}:fitted", **options):
@@ -101,3 +106,56 @@ def test_only_rank_0_shows_progress(tmp_path):
     assert (one["main"], two["main"]) == (True, False)
     assert "valid" in one["said"]
     assert two["said"] == ""
+
+
+@pytest.mark.parametrize("scheme", ["column", "row", "replicated"])
+def test_norms_in_records_are_those_of_whole_rows(scheme):
+    alone = ranked.norms_of(scheme)
+    assert all(alone.values())
+    for each in pool(3).run(f"{JOBS}:norms_of", scheme=scheme):
+        assert each == pytest.approx(alone, rel=1e-6)
+
+
+def test_a_fit_with_dropout_goes_on_as_if_nothing_had_happened(tmp_path):
+    left_alone = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "a"), save_every=None)
+    assert left_alone[0]["drawn"] != left_alone[1]["drawn"], "ranks draw for themselves"
+    broken_off = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "b"), crash=8)
+    resumed = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "b"))
+    for whole, first, rest in zip(left_alone, broken_off, resumed, strict=True):
+        saved = 3 * 6  # numbers that were drawn before step 6 was saved
+        assert first["drawn"][:saved] + rest["drawn"] == whole["drawn"]
+        assert (rest["step"], rest["weights"].keys()) == (whole["step"], whole["weights"].keys())
+        assert all(torch.equal(part, whole["weights"][name]) for name, part in rest["weights"].items())
+
+
+def test_in_another_world_rank_0_draws_on_and_others_begin_anew(tmp_path):
+    two = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path), crash=8)
+    three = pool(3).run(f"{JOBS}:drawn", folder=str(tmp_path))
+    assert three[0]["drawn"][1:3] == two[0]["drawn"][19:21], "by Python and NumPy, which no layer draws from"
+    firsts = [each["drawn"][:3] for each in three]
+    assert all(firsts[a] != firsts[b] for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_the_clock_of_rank_0_has_all_ranks_save(tmp_path):
+    one, two = pool(2).run(f"{JOBS}:saved_by_the_clock", folder=str(tmp_path), minutes=0.3 / 60)
+    assert one == two
+    assert one["step"] == 45
+    assert len(one["saved"]) >= 2, "one more than at the end"
+    assert "step-000000045" in one["saved"]
+
+
+@pytest.mark.filterwarnings("ignore")  # TensorBoard's own
+@pytest.mark.parametrize("own", [True, False])
+def test_rank_0_alone_writes_events(tmp_path, own):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed; pip install tensorboard")
+    for found in pool(2).run(f"{JOBS}:events_of", folder=str(tmp_path), own=own):
+        assert found == ["events" if own else "tensorboard"]
+
+
+@pytest.mark.parametrize("row", [0, 13, 39])
+def test_a_score_that_is_not_a_number_is_named_on_all_ranks(tmp_path, row):
+    for said in pool(3).run(f"{JOBS}:nan_scores", row=row, folder=str(tmp_path)):
+        assert re.fullmatch(rf"(column 'age' is nan in .*row {row}, so its score is not a number.*\n?){{2}}", said), (
+            said
+        )
+    assert not list(tmp_path.glob("scores*"))

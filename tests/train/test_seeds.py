@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hybridrec.train.checkpoint.tree import decode, encode
-from hybridrec.train.seeds import determinism, rng_state, seed_everything, set_rng_state
+from hybridrec.train.seeds import determinism, rng_line, rng_state, seed_everything, set_rng_line, set_rng_state
 
 
 def draws() -> tuple:
@@ -35,6 +35,26 @@ def test_the_state_goes_through_a_checkpoint_and_back():
     draws()
     set_rng_state(decode(json.loads(saved), tensors))
     assert draws() == wanted
+
+
+@pytest.mark.parametrize("half", [True, False])  # whether a generator has kept half of its work for the next call
+def test_the_state_goes_through_a_line_of_numbers_and_back(half):
+    seed_everything(1)
+    if half:
+        random.gauss(0, 1)
+        np.random.randn()  # noqa: NPY002
+    kept, wanted = rng_line(), draws()
+    random.gauss(0, 1)
+    assert draws() != wanted
+    assert set_rng_line(kept)
+    assert draws() == wanted
+
+
+def test_a_line_of_other_generators_is_not_taken():
+    seed_everything(1)
+    kept = rng_line()
+    assert not set_rng_line(kept[:-1])
+    assert torch.equal(rng_line(), kept)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, "a"])

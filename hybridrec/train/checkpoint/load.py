@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import load_file
@@ -28,6 +28,8 @@ from hybridrec.train.checkpoint.table_load import TableLoad, files_of_others
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.weight_load import WeightLoad
 from hybridrec.train.checkpoint.write import TENSORS, TREES
+
+Made = TypeVar("Made")
 
 
 class Misfit(CheckpointError):
@@ -64,23 +66,24 @@ def load(
     if team is None:
         return _Loading(Path(path), contents, rename, strict).run()
     folder = Path(team.told(str(path)))
-    return _agreed(team, lambda: _Loading(folder, contents, rename, strict)).run()
+    loading = _agreed(team, lambda: _Loading(folder, contents, rename, strict), "nothing was loaded")
+    return _agreed(team, loading.run, "the model is loaded in part, and must be loaded again before it is used")
 
 
-def _agreed(team: Ranks, compare: Callable[[], _Loading]) -> _Loading:
-    """What is compared on this rank; where that fails on any, all of them raise, and nothing has changed."""
-    loading, error = None, None
+def _agreed(team: Ranks, work: Callable[[], Made], otherwise: str) -> Made:
+    """What this rank makes; where that fails on any, all of them raise and say how things stand."""
+    found: list[Made] = []
+    error = None
     try:
-        loading = compare()
+        found = [work()]
     except Exception as caught:
         error = caught
     every = team.all_told(None if error is None else str(error))
     if error is not None:
         raise error
     if failed := [rank for rank, text in enumerate(every) if text is not None]:
-        raise CheckpointError(f"nothing was loaded, since {names_of(failed)} could not: {every[failed[0]]}")
-    assert loading is not None, "what cannot be compared is an error"
-    return loading
+        raise CheckpointError(f"{otherwise}, since {names_of(failed)} could not: {every[failed[0]]}")
+    return found[0]
 
 
 class _Loading:

@@ -32,7 +32,7 @@ class Slices:
         return self.files[0].names
 
     def of_row(self, batch: int, name: str) -> Tensor:
-        """One value for each row of a batch: all files have it, and the first one's is taken."""
+        """One value for each row of a batch, which the file with the first columns has."""
         return self.files[0].column(batch, name)
 
     def of_columns(self, batch: int, name: str, wanted: range, picked: Tensor | None) -> Tensor:

@@ -56,7 +56,8 @@ class TableInfo:
     def row_bytes(self, part: PartInfo) -> int:
         """About what a row takes in the file of the part: id, row, state, scores."""
         dim = len(self.columns(part))
-        widths = [column.width(dim) for column in self.rule.state] if self.rule else []
+        columns = self.rule.state if self.rule else ()
+        widths = [column.width(dim) for column in columns if not (column.per_row and part.share.column)]
         scores = 16 if self.dynamic else 0
         return 8 + (2 if self.dtype == "float16" else 4) * dim + 4 * sum(widths) + scores
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +20,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hybridrec import __version__
+from hybridrec.embedding.store import Capture as Rows
+from hybridrec.embedding.store import RowData
 from hybridrec.train.checkpoint import manifest as manifests
 from hybridrec.train.checkpoint.capture import Capture
 from hybridrec.train.checkpoint.checksum import checksums
 from hybridrec.train.checkpoint.manifest import FileInfo, Manifest
-from hybridrec.train.checkpoint.part_info import sketch_file
+from hybridrec.train.checkpoint.part_info import PartInfo, sketch_file
 from hybridrec.train.checkpoint.table_file import write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 from hybridrec.train.checkpoint.verify import problems_of_files
@@ -108,13 +110,22 @@ def write_tables(files: Files, captured: Capture) -> dict[str, TableInfo]:
     for name, held in captured.rows.items():
         written: list[int] = []
         part = captured.part(name)
-        files.put(part.file, lambda path, held=held, written=written: written.append(write_table(path, held.chunks())))
+        chunks = _saved_once(held, part)
+        files.put(part.file, lambda path, chunks=chunks, written=written: written.append(write_table(path, chunks)))
         held.close()
         rank = part.rank
         tables[name] = replace(tables[name], parts=(replace(part, rows=written[0]),))
     if captured.sketches:
         files.put(sketch_file(rank), lambda path: _write_tensors(path, captured.sketches))
     return tables
+
+
+def _saved_once(held: Rows, part: PartInfo) -> Iterator[RowData]:
+    """The rows of a part; what belongs to whole rows is left to the part that has their first columns."""
+    columns = held.rule.state if held.rule is not None else ()
+    kept = {column.name for column in columns if not (column.per_row and part.share.column)}
+    for chunk in held.chunks():
+        yield chunk._replace(state={name: values for name, values in chunk.state.items() if name in kept})
 
 
 def write_rest(files: Files, captured: Capture) -> None:

@@ -87,10 +87,10 @@ def _peak() -> float:
         return next(float(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def traffic(scheme: str, tables: int, ids: list[int]) -> dict[str, Any]:
+def traffic(scheme: str, tables: int, ids: list[int], **options: float) -> dict[str, Any]:
     """Messages and bytes of one step in which every rank asks every table for these ids."""
     model: Any = hr.shard(Ranker(1000, tables), plan=plan_of(scheme, tables))
-    rows = hr.optim.SGD(model, lr=0.1)
+    rows = hr.optim.SGD(model, lr=0.1, **options)
     block = IdBlock.from_lists({f"t{n}": [ids] for n in range(tables)})
     model.exchange.traffic.clear()
     model(block).sum().backward()
@@ -119,6 +119,46 @@ def repeated() -> list[torch.Tensor]:
             model.prepare(blocks[at + 1])
         found.append(model(block).detach())
     return found
+
+
+def skipped(forget: bool) -> dict[str, Any]:
+    """Batches that were prepared, of which the first is not looked up."""
+    model: Any = hr.shard(Hashed(), plan=plan_of("row"))
+    hr.optim.SGD(model, lr=0.1)
+    blocks = [IdBlock.from_lists({"t0": [n, n + 1]}) for n in range(3)]
+    for block in blocks[:2]:
+        model.prepare(block)
+    with torch.no_grad():
+        between = model(blocks[2])  # was not prepared, and may come at any time
+    if forget:
+        model.forget()
+    error = told(lambda: model(blocks[1]))
+    model.forget()
+    kept = len(model.embeddings._inner._kept)
+    return {**error, "kept": kept, "outputs": [between, *(model(block).detach() for block in blocks)]}
+
+
+class Hashed(Ranker):
+    """One whose ids are hashed, so that collections keep blocks of their own beside those that were prepared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = hr.Table("t0", dim=4, hashes=hr.embedding.MultiHash(2, 5))
+        self.embeddings = hr.EmbeddingCollection([table], seed=5)
+        with torch.no_grad():
+            self.top.weight.fill_(1.0), self.top.bias.zero_()
+
+
+def hoarded() -> dict[str, Any]:
+    """Batches are prepared over and over, and others are looked up."""
+    model: Any = hr.shard(Ranker(), plan=plan_of("row"))
+
+    def loop() -> None:
+        for n in range(100):
+            model.prepare(IdBlock.from_lists({"t0": [n % 10]}))
+            model(IdBlock.from_lists({"t0": [n % 10]}))
+
+    return told(loop)
 
 
 def crowded(capacity: int, eviction: str) -> dict[str, Any]:

@@ -43,7 +43,8 @@ class Run:
         self.model = hr.shard(hr.fuse(Click()), pin=pin or PIN)
         self.optimizers = {
             "dense": torch.optim.Adam(self.model.parameters(), lr=0.01),
-            "rows": hr.optim.Adagrad(self.model, lr=0.1),
+            "rows": hr.optim.Adagrad(self.model, lr=0.1, tables=["page", "user", "word"]),
+            "whole": hr.optim.RowWiseAdagrad(self.model, lr=0.1, tables=["item", "tag"]),
         }
         self.step = 0
 
@@ -79,8 +80,8 @@ class Run:
             state = {key: part.tolist() for key, part in data.state.items()}
             found[name] = [data.ids.tolist(), data.rows.float().tolist(), state, store.clock, *scores]
             found[f"{name} counts"] = None if sketch is None else int(sketch.long().sum())
-        rows = self.optimizers["rows"]
-        return found | {"steps": [rows.steps_of(table) for table in rows.tables]}
+        rows = [self.optimizers[name] for name in ("rows", "whole")]
+        return found | {"steps": [each.steps_of(table) for each in rows for table in each.tables]}
 
 
 def save_and_resume(folder: str) -> dict[str, object]:
@@ -115,6 +116,23 @@ def refusal(path: str, pin: dict[str, str]) -> dict[str, object]:
     except CheckpointError as error:
         return {"error": str(error), "same": run.held() == before}
     return {}
+
+
+def broken_off(path: str, rank: int) -> str:
+    """What this rank says where the rows of a table cannot be read on one rank, once all was compared."""
+    run, team = Run(), ranks()
+    assert team is not None
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    if team.rank == rank:
+        homes_of(unwrapped(run.model))["emb.page"].restore = fails
+    try:
+        run.resume(path)
+    except (CheckpointError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "loaded"
 
 
 def save_for_ever(folder: Path) -> None:

@@ -69,6 +69,16 @@ def joined(ranks: list[dict], name: str) -> list[tuple[int, list[float]]]:
     return sorted(rows.items())
 
 
+def of_rows(ranks: list[dict], name: str) -> dict[int, float]:
+    """The one number of state that each row of a table has, which all ranks with columns of it must have alike."""
+    found: dict[int, float] = {}
+    for rank in ranks:
+        ids, _, state = rank[name][:3]
+        for id, value in zip(ids, state["sum"], strict=True):
+            assert found.setdefault(id, value) == value, f"ranks have different state of row {id}"
+    return found
+
+
 def test_one_process_loads_what_two_have_saved(two):
     path, said = two
     run = Run()
@@ -78,6 +88,10 @@ def test_one_process_loads_what_two_have_saved(two):
         rows = joined([run.held()], name)
         assert rows == joined([each["then"] for each in said], name)
         assert rows, "a table without rows would prove nothing"
+    for name in ("emb.item", "emb.tag"):
+        sums = of_rows([run.held()], name)
+        assert sums == of_rows([each["then"] for each in said], name)
+        assert any(sums.values())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +102,8 @@ def test_three_ranks_with_another_plan_load_what_two_have_saved(two, pin):
     held = pool(3).run(f"{JOBS}:resume", path=str(path), pin=pin)
     for name in NAMES[:-1]:
         assert joined(held, name) == joined([each["then"] for each in said], name)
+    for name in ("emb.item", "emb.tag"):  # by rows then and by columns now, and the other way round
+        assert of_rows(held, name) == of_rows([each["then"] for each in said], name)
     for rank in held:
         assert joined([rank], "word") == joined([each["then"] for each in said], "word"), "all of it, on all ranks"
         assert rank["weight"] == said[0]["then"]["weight"], "layers are on all ranks"
@@ -105,6 +121,16 @@ def test_a_file_that_is_damaged_for_one_rank_stops_all_before_anything_changes(t
     assert "emb.item@rows-1-of-2.arrow: bytes" in second["error"]
     assert first["same"]
     assert second["same"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rows_that_one_rank_cannot_read_are_an_error_on_all(two, rank):
+    said = pool(2).run(f"{JOBS}:broken_off", path=str(two[0]), rank=rank)
+    assert said[rank] == "OSError: the disk is gone"
+    assert said[1 - rank] == (
+        "CheckpointError: the model is loaded in part, and must be loaded again before it is used, since "
+        f"rank {rank} could not: the disk is gone"
+    )
 
 
 @pytest.mark.slow

@@ -108,6 +108,8 @@ def test_every_part_has_a_file_with_its_rows_and_columns(scheme, tmp_path, monke
         file, expected = open_table(path / part.file), part_of(data, table, part.share)
         assert file["id"].to_pylist() == expected.ids.tolist()
         assert file["row"].to_pylist() == expected.rows.tolist()
+        assert file["sum"].to_pylist() == expected.state["sum"].tolist()
+        assert ("mean" in file.column_names) == (part.share.column == 0), "what is of whole rows is saved once"
     assert {str(file.relative_to(path)) for file in (path / "tables").iterdir()} == {part.file for part in info.parts}
 
 
