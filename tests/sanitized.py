@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "sanitized"
 PACKAGE = BUILD / "package"
 DATA = ("decode", "dataset", "loader", "hash_cache", "shuffle", "hashing", "join")
-EMBEDDING = ("store", "dense_store", "hash_store", "training", "determinism", "integer_lookup")
+EMBEDDING = ("store", "dense_store", "hash_store", "whole_rows", "training", "determinism", "integer_lookup")
 TESTS = [
     *(f"tests/data/test_{name}.py" for name in DATA),
     *(f"tests/embedding/test_{name}.py" for name in EMBEDDING),

@@ -15,7 +15,10 @@ from tests.parallel.jobs import columns
 from tests.parallel.pool import pool
 
 TRAIN = "tests.parallel.jobs.columns:train"
-EVERY_KIND = [pytest.param(*each, id=name) for name, each in OPTIMIZERS.items()]
+QUICK = ("sgd", "rowwise_adagrad", "adam")
+EVERY_KIND = [
+    pytest.param(*each, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, each in OPTIMIZERS.items()
+]
 WHOLE = {"lr": 0.2, "eps": 1e-3, "weight_decay": 0.1, "clip_row_norm": 0.02}
 
 
@@ -29,8 +32,8 @@ def test_threads_of_ranks_change_nothing(threads: int) -> None:
     check(standard.case(2, "column", optimizer="RowWiseAdagrad", options=WHOLE, threads=threads))
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("bad", [nan, inf, -inf, 3e38])  # the last one is too large once ranks have added it up
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bad", [nan, -inf, 3e38])  # the last one is too large once ranks have added it up
 @pytest.mark.parametrize(("optimizer", "options"), EVERY_KIND)
 def test_a_row_that_is_not_finite_in_one_column_stays_as_it_is_on_all_ranks(
     optimizer: str, options: dict[str, Any], bad: float, world: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -116,21 +118,28 @@ def test_norms_in_records_are_those_of_whole_rows(scheme):
         assert each == pytest.approx(alone, rel=1e-6)
 
 
-def test_a_fit_with_dropout_goes_on_as_if_nothing_had_happened(tmp_path):
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
+    """The folder of a fit that two ranks broke off at step 8, with a checkpoint of step 6, and what they say."""
+    folder = tmp_path_factory.mktemp("run")
+    return folder, pool(2).run(f"{JOBS}:drawn", folder=str(folder), crash=8)
+
+
+def test_a_fit_with_dropout_goes_on_as_if_nothing_had_happened(broken_off, tmp_path):
     left_alone = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "a"), save_every=None)
     assert left_alone[0]["drawn"] != left_alone[1]["drawn"], "ranks draw for themselves"
-    broken_off = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "b"), crash=8)
-    resumed = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path / "b"))
-    for whole, first, rest in zip(left_alone, broken_off, resumed, strict=True):
+    folder, begun = broken_off
+    resumed = pool(2).run(f"{JOBS}:drawn", folder=str(shutil.copytree(folder, tmp_path / "b")))
+    for whole, first, rest in zip(left_alone, begun, resumed, strict=True):
         saved = 3 * 6  # numbers that were drawn before step 6 was saved
         assert first["drawn"][:saved] + rest["drawn"] == whole["drawn"]
         assert (rest["step"], rest["weights"].keys()) == (whole["step"], whole["weights"].keys())
         assert all(torch.equal(part, whole["weights"][name]) for name, part in rest["weights"].items())
 
 
-def test_in_another_world_rank_0_draws_on_and_others_begin_anew(tmp_path):
-    two = pool(2).run(f"{JOBS}:drawn", folder=str(tmp_path), crash=8)
-    three = pool(3).run(f"{JOBS}:drawn", folder=str(tmp_path))
+def test_in_another_world_rank_0_draws_on_and_others_begin_anew(broken_off, tmp_path):
+    folder, two = broken_off
+    three = pool(3).run(f"{JOBS}:drawn", folder=str(shutil.copytree(folder, tmp_path / "c")))
     assert three[0]["drawn"][1:3] == two[0]["drawn"][19:21], "by Python and NumPy, which no layer draws from"
     firsts = [each["drawn"][:3] for each in three]
     assert all(firsts[a] != firsts[b] for a, b in ((0, 1), (0, 2), (1, 2)))
