@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hybridrec.parallel.plan import SCHEMES, WHERE
+from hybridrec.embedding.table import WHERE
+from hybridrec.parallel.plan import SCHEMES
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops import features as line
 from hybridrec.ops.row_groups.triton import Sizes
@@ -43,7 +44,8 @@ class Layout:
 
     batch: int
     ids: int  # of the block, up to the last that is looked up
-    width: int  # of the pooled output
+    width: int  # of the pooled output, in which others may have columns too
+    columns: tuple[int, ...]  # where those of each feature begin in it, as declared
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
     divides: bool  # whether some bags are divided by their size
@@ -79,7 +81,7 @@ class TableFacts:
 
 
 def make_layout(
-    specs: Sequence[FeatureSpec],
+    pooled: Columns,
     tables: Sequence[TableFacts],
     starts: Sequence[int],
     counts: Sequence[int],
@@ -89,12 +91,13 @@ def make_layout(
     device: torch.device,
     sizes: Sizes,
 ) -> Layout:
-    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets)."""
+    """The layout for a block, given per feature its columns, table, ids and hotness (None: ragged, with offsets)."""
+    specs = pooled.features
     sizes = sizes.fitting(max(counts, default=0))
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
     order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
-    columns, stride, behind = _columns(specs, tables, counts, batch)
+    columns, stride, behind = _columns(pooled, counts, batch)
     matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
     for place, f in enumerate(order):
         table, spec, fixed = tables[f], specs[f], hotness[f]
@@ -117,6 +120,7 @@ def make_layout(
         batch=batch,
         ids=max(start + count for start, count in zip(starts, counts, strict=True)),
         width=stride,
+        columns=pooled.begins,
         dims=tuple(tables[f].dim for f in order),
         ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
         divides=bool((matrix[:, line.COMBINER.value] > 0).any()),
@@ -150,20 +154,17 @@ def _part(spec: FeatureSpec) -> int:
     return {"max": 1, "none": 2}.get(spec.combiner, 0)
 
 
-def _columns(
-    specs: Sequence[FeatureSpec], tables: Sequence[TableFacts], counts: Sequence[int], batch: int
-) -> tuple[list[int], int, int]:
+def _columns(pooled: Columns, counts: Sequence[int], batch: int) -> tuple[list[int], int, int]:
     """Where each feature's numbers begin: pooled ones side by side, sequences one after the other behind them all.
 
     Then the width of the pooled ones, and where the gradients of the ids of max begin, behind the sequences.
     """
-    pooled = [0 if spec.combiner == "none" else table.dim for spec, table in zip(specs, tables, strict=True)]
-    stride, behind, begin, columns = sum(pooled), sum(pooled) * batch, 0, []
-    for spec, table, count, width in zip(specs, tables, counts, pooled, strict=True):
+    specs, dims = pooled.features, pooled.dims
+    stride, behind, columns = pooled.width, pooled.width * batch, []
+    for spec, dim, count, begin in zip(specs, dims, counts, pooled.begins, strict=True):
         columns.append(behind if spec.combiner == "none" else begin)
-        begin += width
-        behind += count // spec.group * table.dim if spec.combiner == "none" else 0
-    ids_of_max = sum(t.dim * n for t, n, spec in zip(tables, counts, specs, strict=True) if spec.combiner == "max")
+        behind += count // spec.group * dim if spec.combiner == "none" else 0
+    ids_of_max = sum(dim * n for dim, n, spec in zip(dims, counts, specs, strict=True) if spec.combiner == "max")
     if (numbers := behind + ids_of_max) > MOST_NUMBERS:
         raise ValueError(
             f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
