@@ -161,10 +161,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self._lookup.layout(self._inner(self._block(ids)))
 
     def fetch(self, ids: IdBlock | Batch) -> None:
-        """On a GPU: have ids come to tables on the host ahead of their lookup; nothing where there are none."""
+        """On a GPU: have ids come to tables on the host ahead of a lookup, if one comes; else nothing is done."""
         fetch = getattr(self._lookup, "fetch", None)
-        if fetch is not None:
-            fetch(self._block(ids))
+        block = ids.ids if isinstance(ids, Batch) else ids
+        if fetch is not None and set(self._names) <= set(block.names):
+            fetch(block)
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
         """On several ranks: send the ids of a block ahead of its lookup, which must come."""

@@ -16,7 +16,7 @@ from hybridrec.ops.pooled_lookup.reference import COMBINERS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 OUT_OF_RANGE = ("error", "hash", "zero")
-WHERE = ("device", "host")
+WHERE = ("device", "host")  # as plans have it
 MOST_ROWS = 2**32 - 2
 
 

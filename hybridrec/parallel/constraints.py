@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hybridrec.embedding.table import WHERE
-from hybridrec.parallel.plan import SCHEMES
+from hybridrec.parallel.plan import SCHEMES, WHERE
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hybridrec.embedding.table import WHERE
-
 SCHEMES = ("replicated", "table", "row", "column")
+WHERE = ("device", "host")
 VERSION = 1
 
 

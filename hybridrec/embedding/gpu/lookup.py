@@ -101,9 +101,7 @@ class DeviceLookup:
     Pooled features are side by side, or in the columns that they are given; what is between those is not written.
     """
 
-    def __init__(
-        self, group: DeviceGroup, features: tuple[FeatureSpec, ...], columns: Columns | None = None
-    ) -> None:
+    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...], columns: Columns | None = None) -> None:
         self.group = group
         self.features = features
         self.columns = columns or side_by_side(features, [group.stores[f.table].dim for f in features])

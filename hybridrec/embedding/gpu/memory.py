@@ -12,7 +12,9 @@ from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
 MOST_NAMED = 3  # tables in a message
-FEWER_ROWS = "where='host' for the largest, rows of half the size with dtype=torch.bfloat16, or fewer rows="
+FEWER_ROWS = (
+    "where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'"
+)
 LESS_STATE = (
     "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, where='host' for the largest tables, or "
     "fewer rows="
@@ -55,7 +57,8 @@ def refuse_rows(tables: Iterable[Table], device: torch.device, free: int | None)
     >>> refuse_rows([Table("item", dim=8, rows=100)], torch.device("cuda", 0), free=2000)
     Traceback (most recent call last):
     ValueError: the rows of 1 table cannot fit: 3,600 bytes are needed on cuda:0, and 2,000 are free; the largest: \
-item (3,600). What helps: where='host' for the largest, rows of half the size with dtype=torch.bfloat16, or fewer rows=
+item (3,600). What helps: where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer \
+rows=, or device='cpu'
     """
     sizes = {table.name: table_bytes(table) for table in tables if not table.on_host}
     refuse("the rows", sizes, device, free, FEWER_ROWS)

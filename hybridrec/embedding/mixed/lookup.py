@@ -61,7 +61,8 @@ class MixedLookup:
 
     def fetch(self, block: IdBlock) -> None:
         """Have ids come to the host ahead of their lookup, when the current stream has brought the block."""
-        self._fetched[block.values] = self.roads.fetch(block, self._names)
+        if self.device.type == "cuda":
+            self._fetched[block.values] = self.roads.fetch(block, self._names)
 
     def layout(self, block: IdBlock) -> Any:
         """Refused: it is for captures."""

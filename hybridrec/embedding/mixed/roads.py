@@ -1,7 +1,7 @@
 """Roads between a card and its host: ids come down, vectors go up, gradients come down.
 
-Each has a stream of its own, so that none waits for more than it must: ids for the copy that brings their batch, vectors
-for nothing, gradients for the backward that makes them.
+Each has a stream of its own, so that none waits for more than it must: ids for the copy that brings their batch,
+vectors for nothing, gradients for the backward that makes them.
 """
 
 from __future__ import annotations
