@@ -41,6 +41,7 @@ def refuse_on_gpu(tables: Iterable[Table], fused: bool) -> None:
                 call="give it where='host', beside tables on the GPU; or rows= (and out_of_range='hash' for ids beyond "
                 "them) or hashes=, or use device='cpu'",
                 setting="have its rows on the host, beside tables on the GPU, or those of all tables by *: "
-                f'model.tables=\'{{"{table.name}"={{where="host"}}}}\'; or give all tables so many rows, and ids beyond '
-                'them a row by hash: model.tables=\'{"*"={rows=1000000, out_of_range="hash"}}\'; or leave --device out',
+                f'model.tables=\'{{"{table.name}"={{where="host"}}}}\'; or give all tables so many rows, and ids '
+                'beyond them a row by hash: model.tables=\'{"*"={rows=1000000, out_of_range="hash"}}\'; or leave '
+                "--device out",
             )
