@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hybridrec.embedding.columns import side_by_side
-from hybridrec.embedding.mixed.roads import Fetched, Roads, unchanged
+from hybridrec.embedding.mixed.roads import Fetched, Roads
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.types import IdBlock
 
@@ -74,9 +74,7 @@ class MixedLookup:
 
     def _fetch(self, block: IdBlock) -> Fetched:
         found = self._fetched.pop(block.values, None)
-        if found is not None and unchanged(found, block):
-            return found
-        return self.roads.fetch(block, self._names)
+        return found if found is not None and found.is_of(block) else self.roads.fetch(block, self._names)
 
     def _on_host(self, fetched: Fetched, block: IdBlock) -> IdBlock:
         """The block of features on the host; weights that may get a gradient stay part of the graph."""

@@ -16,11 +16,15 @@ from hybridrec.types import IdBlock
 
 
 class Fetched(NamedTuple):
-    """A block that is on the host once the event `ready` has come; `version` is that of the ids as they were read."""
+    """A block that is on the host once the event `ready` has come; `versions` are those of what was read for it."""
 
     block: IdBlock
     ready: Any = None
-    version: int = 0
+    versions: tuple[int, ...] = ()
+
+    def is_of(self, block: IdBlock) -> bool:
+        """Whether what was read is still what this block on the device holds."""
+        return self.versions == _versions(block)
 
     def arrived(self) -> IdBlock:
         """The block, when it is here."""
@@ -42,12 +46,11 @@ class Roads:
         if self._ids is None:
             return Fetched(block)
         self._ids.wait_stream(torch.cuda.current_stream(self.device))
-        for tensor in (block.values, block.offsets, block.weights):
-            if tensor is not None:
-                tensor.record_stream(self._ids)  # its memory is not to be used anew before it is read
+        for tensor in _tensors(block):
+            tensor.record_stream(self._ids)  # its memory is not to be used anew before it is read
         with torch.cuda.stream(self._ids), torch.no_grad():
             here = block.select(names).map_tensors(_to_host)
-        return Fetched(here, self._ids.record_event(), _version(block))
+        return Fetched(here, self._ids.record_event(), _versions(block))
 
     def up(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """Copies of vectors on the device, for the current stream."""
@@ -75,13 +78,12 @@ class Roads:
         return made, self._down.record_event()
 
 
-def unchanged(fetched: Fetched, block: IdBlock) -> bool:
-    """Whether the ids of a block are still those that were fetched."""
-    return fetched.version == _version(block)
+def _tensors(block: IdBlock) -> list[Tensor]:
+    return [part for part in (block.values, block.offsets, block.weights) if part is not None]
 
 
-def _version(block: IdBlock) -> int:
-    return 0 if block.values.is_inference() else block.values._version
+def _versions(block: IdBlock) -> tuple[int, ...]:
+    return tuple(-1 if part.is_inference() else part._version for part in _tensors(block))
 
 
 def _to_host(tensor: Tensor) -> Tensor:

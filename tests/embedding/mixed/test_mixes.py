@@ -51,7 +51,7 @@ def mixes(draw: st.DrawFn) -> list[hr.Table]:
         known = [one for one in (*POOLED, "none") if size != "several" or one != "max"]
         combiner = {name: draw(st.sampled_from(known)) for name in features}
         options = {"features": features, "combiner": combiner, "where": where, **SIZES[size]}
-        tables.append(hr.Table(str(number), draw(st.sampled_from([1, 3, 4, 8])), **options))
+        tables.append(hr.Table(str(number), draw(st.sampled_from([3, 8])), **options))
     return tables
 
 
@@ -84,7 +84,7 @@ def check(tables: list[hr.Table], kind: str, shapes: list[int], weights: bool, s
     weights=st.booleans(),
     seed=st.integers(0, 999),
 )
-@settings(max_examples=2 if INTERPRETED else 60, deadline=None, derandomize=True)
+@settings(max_examples=2 if INTERPRETED else 12, deadline=None, derandomize=True)
 def test_random_mixes_train_as_one_collection_on_the_cpu(tables, kind, shapes, weights, seed):
     check(tables, kind, shapes, weights, seed)
 
