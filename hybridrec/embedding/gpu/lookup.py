@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hybridrec.embedding.columns import Columns, side_by_side
+from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
@@ -104,7 +104,7 @@ class DeviceLookup:
     def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...], columns: Columns | None = None) -> None:
         self.group = group
         self.features = features
-        self.columns = columns or side_by_side(features, [group.stores[f.table].dim for f in features])
+        self.columns = columns
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
@@ -137,11 +137,11 @@ class DeviceLookup:
     def _make(self, block: IdBlock) -> Layout:
         at = [block.names.index(feature.name) for feature in self.features]
         return make_layout(
-            *(self.columns, self.facts, [block.starts[i] for i in at]),
+            *(self.features, self.facts, [block.starts[i] for i in at]),
             [block.starts[i + 1] - block.starts[i] for i in at],
             [block.hotness[i] for i in at],
             [block.hotness[:i].count(None) for i in at],
-            *(block.batch_size, self.group.device, self.group.sizes),
+            *(block.batch_size, self.group.device, self.group.sizes, self.columns),
         )
 
     def watch(self) -> None:
