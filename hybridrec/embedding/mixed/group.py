@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from hybridrec.embedding.mixed.host import HostGroup
+from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.mixed.lookup import MixedLookup
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.optim.rule import RowRule, RowStep
@@ -21,12 +22,12 @@ class MixedGroup:
     """A group on a card, if there is one, and a group on the host; each table is in one of them.
 
     It is to row optimizers what they are: see `hybridrec.optim.group.RowGroup`. `names` are those of all tables, in the
-    order in which they are declared.
+    order in which they are declared; vectors are wanted on `device`.
     """
 
-    def __init__(self, names: Iterable[str], there: DeviceGroup | None, here: HostGroup) -> None:
+    def __init__(self, names: Iterable[str], there: DeviceGroup | None, here: TableGroup, device: torch.device) -> None:
         self.names = tuple(names)
-        self.there, self.here = there, here
+        self.there, self.here, self.device = there, here, device
         self._parts: list[Any] = [here] if there is None else [there, here]  # the card is to begin before the host
         self._home = {name: part for part in self._parts for name in part.stores}
         self.stores = {name: self._home[name].stores[name] for name in self.names}
@@ -39,7 +40,7 @@ class MixedGroup:
 
     def reader(self, name: str) -> Callable[[Tensor], Tensor]:
         """Rows by id, without a gradient: on the card, wherever they live."""
-        store, device = self.stores[name], self.here.device
+        store, device = self.stores[name], self.device
         if name in self.here.stores:
             return lambda ids: store.lookup(ids.cpu()).to(device)
         return store.lookup

@@ -24,4 +24,4 @@ def make_group(stores: Mapping[str, Any], trainable: set[str], device: torch.dev
         from hybridrec.embedding.gpu.group import DeviceGroup  # Triton comes with it
 
         of_card = DeviceGroup(there, trainable)
-    return MixedGroup(stores, of_card, HostGroup(here, trainable, device)) if here else of_card
+    return MixedGroup(stores, of_card, HostGroup(here, trainable, device), device) if here else of_card

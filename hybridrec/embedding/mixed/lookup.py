@@ -15,7 +15,8 @@ from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from hybridrec.embedding.columns import side_by_side
+from hybridrec.embedding.columns import Columns, side_by_side
+from hybridrec.embedding.mixed.host import HostGroup
 from hybridrec.embedding.mixed.roads import Fetched, Roads
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.types import IdBlock
@@ -29,17 +30,13 @@ class MixedLookup:
 
     def __init__(self, group: MixedGroup, features: tuple[FeatureSpec, ...]) -> None:
         self.group, self.features = group, features
-        self.host, self.device = group.here, group.here.device
-        self.roads = Roads(self.device)
+        self.device, self.roads = group.device, Roads(group.device)
         columns = side_by_side(features, [group.stores[f.table].dim for f in features])
         here = [i for i, f in enumerate(features) if f.table in group.here.stores]
         there = [i for i in range(len(features)) if i not in here]
         self._width, self.runs = columns.width, columns.select(here).runs()
         self._here = group.here.lookup_fn(tuple(features[i] for i in here))
-        self._there = None
-        if group.there is not None and there:
-            mine = columns.select(there)
-            self._there = group.there.lookup_fn(mine.features, columns=mine)
+        self._there = self._of_card(columns.select(there)) if group.there is not None and there else None
         self._sequences = _merged(features, there, here)
         self._names = tuple(features[i].name for i in here)
         self._fetched: Any = WeakTensorKeyDictionary()  # by the ids of a block, which may go without a lookup
@@ -51,7 +48,7 @@ class MixedLookup:
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         self._refuse_capture()
         fetched = self._fetch(block)
-        flat, theirs = (self._empty(block), ()) if self._there is None else self._there(block, train)
+        flat, theirs = self._on_card(block, train)
         pooled, ours = self._here(self._on_host(fetched, block), train)
         weighed = torch.is_grad_enabled() and block.weights is not None and block.weights.requires_grad
         if weighed:
@@ -83,9 +80,21 @@ class MixedLookup:
             return here
         return replace(here, weights=block.select(self._names).weights.cpu())  # pyright: ignore
 
-    def _empty(self, block: IdBlock) -> Tensor:
-        """The output of all features, where the card has none of them."""
-        return torch.empty(block.batch_size, self._width, device=self.device)
+    def _of_card(self, columns: Columns) -> Any:
+        """What looks up the features of tables on the card."""
+        assert self.group.there is not None, "there is a card"
+        return self.group.there.lookup_fn(columns.features, columns=columns)
+
+    def _on_card(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        """The output of all features, as yet with those of the card alone, and their sequences."""
+        if self._there is None:
+            return torch.empty(block.batch_size, self._width, device=self.device), ()
+        return self._there(block, train)
+
+    def arriving(self, arrived: Any) -> None:
+        """Gradients are about to be queued that are on the host when this event has come."""
+        assert isinstance(self.group.here, HostGroup), "it knows how to wait"
+        self.group.here.expect(arrived)
 
 
 _NO_GRAPH = (
@@ -124,7 +133,7 @@ class _Joined(torch.autograd.Function):
         if arrived is not None and (ctx.wait or torch.is_anomaly_enabled()):
             arrived.synchronize()  # the gradient of weights is computed at once
         elif arrived is not None:
-            lookup.host.expect(arrived)
+            lookup.arriving(arrived)
         return (flat, None, None, *found)
 
 

@@ -33,7 +33,7 @@ def spread(made: hr.EmbeddingCollection) -> hr.EmbeddingCollection:
     here = {name: made[name] for name, table in made.tables.items() if table.on_host}
     there = {name: DeviceStore(table, made.seed, DEVICE) for name, table in made.tables.items() if name not in here}
     of_card = DeviceGroup(there, made.trainable, QUICK) if there else None
-    made.adopt(MixedGroup(made.tables, of_card, HostGroup(here, made.trainable, DEVICE)))
+    made.adopt(MixedGroup(made.tables, of_card, HostGroup(here, made.trainable, DEVICE), DEVICE))
     return made
 
 
