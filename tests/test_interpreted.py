@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-PLACES = ("tests/embedding/gpu", "tests/ops", "tests/train/checkpoint/test_on_device.py")
+PLACES = (
+    *("tests/embedding/gpu", "tests/embedding/mixed", "tests/ops"),
+    *("tests/train/checkpoint/test_on_device.py", "tests/train/test_host_tables.py"),
+)
 
 
 @pytest.mark.timeout(300)

@@ -13,8 +13,8 @@ from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.devices import device_of, refuse_on_gpu
 from hybridrec.embedding.embeddings import Embeddings, UnknownName
 from hybridrec.embedding.gpu import memory
-from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding.mixed.grouping import make_group
 from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.parameters import whole
 from hybridrec.embedding.queue import FeatureSpec
@@ -32,6 +32,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
     parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
     processes train together, rows get their memory on first use, so that `hybridrec.shard` can place them before.
+    On a GPU, tables with `where="host"` are in memory of the host, and their vectors are copied to the GPU.
 
     >>> emb = EmbeddingCollection([Table("item", dim=4, rows=100, features=["item", "history"], combiner="mean")])
     >>> out = emb(IdBlock.from_lists({"item": [7, 8], "history": [[1], [2, 3]]}))
@@ -100,7 +101,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     def make_store(self, table: Table, share: Share = WHOLE) -> Store:
         """A store for a table of this collection, or for a share of it, with initial rows."""
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" and not table.on_host:
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
 
             return DeviceStore(table, self.seed, self.device, share)
@@ -118,13 +119,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self.group = None
             self._lookup: Any = UnfusedLookup(self._features, self._weights(), self.sparse)
             return
-        trainable = self.trainable
-        if self.device.type != "cpu":
-            from hybridrec.embedding.gpu.group import DeviceGroup
-
-            self.group: Any = DeviceGroup(self._stores, trainable)
-        else:
-            self.group = TableGroup(self._stores, trainable)
+        self.group: Any = make_group(self._stores, self.trainable, self.device)
         self._lookup = self.group.lookup_fn(self._features)
 
     def adopt(self, group: Any) -> None:
@@ -168,6 +163,13 @@ class EmbeddingCollection(RowOwner, nn.Module):
         """Make now what lookups of blocks of this shape need on a GPU: during a capture nothing can be sent there."""
         if self.device.type != "cpu":
             self._lookup.layout(self._inner(self._block(ids)))
+
+    def fetch(self, ids: IdBlock | Batch) -> None:
+        """On a GPU: have ids come to tables on the host ahead of a lookup, if one comes; else nothing is done."""
+        fetch = getattr(self._lookup, "fetch", None)
+        block = ids.ids if isinstance(ids, Batch) else ids
+        if fetch is not None and set(self._names) <= set(block.names):
+            fetch(block)
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
         """On several ranks: send the ids of a block ahead of its lookup, which must come."""
@@ -265,11 +267,13 @@ class EmbeddingCollection(RowOwner, nn.Module):
         return self._stores if self.fused else self._weights()
 
     def extra_repr(self) -> str:
-        rows = [("table", "dim", "rows", "dtype", "features")]
+        told = any(table.where for table in self._tables.values())
+        rows = [("table", "dim", "rows", "dtype", *["where"] * told, "features")]
         for table in self._tables.values():
             features = ", ".join(f"{name} ({combiner})" for name, combiner in table.combiners.items())
             kind = str(table.dtype).removeprefix("torch.")
-            rows.append((table.name, str(table.dim), table.size(), kind, features))
+            where = [table.where or "device"] * told
+            rows.append((table.name, str(table.dim), table.size(), kind, *where, features))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join(lines)

@@ -16,6 +16,7 @@ from hybridrec.ops.pooled_lookup.reference import COMBINERS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 OUT_OF_RANGE = ("error", "hash", "zero")
+WHERE = ("device", "host")  # as plans have it
 MOST_ROWS = 2**32 - 2
 
 
@@ -39,7 +40,8 @@ class Table:
     or "zero". With `capacity` the table is dynamic: any id gets a row on its first training lookup, if `admission`
     lets it in, and a full table makes room by `eviction` (None: it refuses new ids). With `hashes` each id is spread
     over several rows of a fixed table. `combiner` pools the rows of a bag, for all features or by feature; "none"
-    keeps them as a sequence. A table that is not `trainable` takes no gradient.
+    keeps them as a sequence. A table that is not `trainable` takes no gradient. `where` rows live: on the "device" of
+    the collection, as they do by default, or on the "host", in the memory of the machine that the device is in.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
@@ -60,6 +62,7 @@ class Table:
     eviction: Eviction | str | _Unset | None = field(default=UNSET, kw_only=True)
     hashes: MultiHash | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
+    where: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -100,6 +103,9 @@ class Table:
             raise ValueError(f"{self._who}: dtype is {self.dtype}; valid are {', '.join(map(str, DTYPES))}")
         if not isinstance(self.trainable, bool):
             raise TypeError(f"{self._who}: trainable is {self.trainable!r}; it must be True or False")
+        if self.where is not None and self.where not in WHERE:
+            valid = ", ".join(map(repr, WHERE))
+            raise ValueError(f"{self._who}: where is {self.where!r}; valid are {valid}, and None for the device")
 
     def _check_fixed(self) -> None:
         for option in ("eviction", "admission"):
@@ -131,6 +137,11 @@ class Table:
     def dynamic(self) -> bool:
         """Whether ids get their rows as they come."""
         return self.capacity is not None
+
+    @property
+    def on_host(self) -> bool:
+        """Whether rows live in the memory of the host, wherever the others of the collection do."""
+        return self.where == "host"
 
     @property
     def fixed_rows(self) -> int:

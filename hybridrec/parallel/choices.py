@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -62,7 +62,7 @@ def widths_of(dim: int, count: int) -> tuple[int, ...]:
 
 def choices_of(table: TableLoad, step: cost.Step, constraints: Constraints) -> list[Choice]:
     """All choices of a table that the constraints allow, in a fixed order."""
-    pin = constraints.pin.get(table.name, Pin())
+    pin = _pin(table, constraints, step.cluster)
     found = [each for each in _choices(table, step, pin) if _allowed(each, pin, constraints, step.cluster)]
     if not found:
         raise ValueError(
@@ -72,6 +72,12 @@ def choices_of(table: TableLoad, step: cost.Step, constraints: Constraints) -> l
             "one, or pin it to 'replicated' if it is only too large for that"
         )
     return found
+
+
+def _pin(table: TableLoad, constraints: Constraints, cluster: Cluster) -> Pin:
+    """What is pinned, with the home that the table itself asks for; devices that are CPUs are hosts as well."""
+    pin = constraints.pin.get(table.name, Pin())
+    return replace(pin, where=None if cluster.kind == "cpu" else pin.where or table.where)
 
 
 def _said(pin: Pin) -> str:

@@ -94,6 +94,12 @@ def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: C
     chosen = option.choice
     if chosen.table.name in limits.pin:
         return "pinned"
+    asked = f"on the {chosen.where}, as the table says; " if chosen.table.where == chosen.where else ""
+    return asked + _costs(chosen, choices, search)
+
+
+def _costs(chosen: Choice, choices: Sequence[Choice], search: Search) -> str:
+    """What speaks for a choice beside the others."""
     means: dict[str, float] = {}
     for each in choices:
         if each.where == "device" or each is chosen:

@@ -100,6 +100,7 @@ def _load(name: str, table: Table) -> TableLoad:
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=GROWTH,
+        where=table.where,
     )
 
 
@@ -117,10 +118,6 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
         placement = plan[name]
         if placement.columns and sum(placement.columns) != table.dim:
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
-        if placement.where != "device":
-            raise ValueError(
-                f"{placement}: rows on the host beside rows on a GPU are not there yet; pin the table to where='device'"
-            )
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
 

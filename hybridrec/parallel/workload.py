@@ -48,6 +48,7 @@ class TableLoad:
     trainable: bool = True
     dynamic: bool = False
     growth: tuple[tuple[float, float], ...] = ()
+    where: str | None = None  # where its rows are to live, if the table says so
 
     def __post_init__(self) -> None:
         for name in ("rows", "dim", "element"):
@@ -156,6 +157,7 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=growth,
+        where=table.where,
     )
 
 

@@ -41,8 +41,8 @@ def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
         if wanted:
             what = "layers" if learner.device is None else "rows"
             raise ValueError(
-                f"TrainOptions.graphs is true, but {what} of the model are on the CPU; make it with device='cuda', or "
-                "leave graphs out"
+                f"TrainOptions.graphs is true, but {what} of the model are on the CPU; make it with device='cuda' and "
+                "no table with where='host', or leave graphs out"
             )
         return None
     known = isinstance(learner.model, Model) and learner.loss in LOSSES.values()

@@ -12,12 +12,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from hybridrec.embedding import EmbeddingCollection
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.late_loss import LateLoss, LossNotFinite
@@ -76,8 +78,14 @@ class Learner:
     def place(self, batch: Batch) -> Placed:
         """The batch where the model wants it. Its labels are checked before it moves: nobody waits for a GPU."""
         self.loss.check_labels(batch)
-        weight = weight_of(self.loss, batch)
-        return Placed(self.moved(batch), weight)
+        weight, moved = weight_of(self.loss, batch), self.moved(batch)
+        for collection in self._collections if self.device is not None else ():
+            collection.fetch(moved)
+        return Placed(moved, weight)
+
+    @cached_property
+    def _collections(self) -> list[EmbeddingCollection]:
+        return [part for part in self.model.modules() if isinstance(part, EmbeddingCollection)]
 
     def moved(self, batch: Batch) -> Batch:
         """The batch where the model wants it."""

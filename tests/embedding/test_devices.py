@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -28,11 +30,13 @@ def test_devices_that_hold_no_rows_are_named(name):
 
 
 def test_a_dynamic_table_is_refused_by_name_and_its_remedies_are_told():
-    with pytest.raises(
-        ValueError, match=r"table 'item' is dynamic, .*; give it rows= \(and out_of_range='hash'"
-    ) as told:
-        refuse_on_gpu([hr.Table("item", dim=4, capacity=10)], fused=True)
-    assert """model.tables='{"*"={rows=1000000, out_of_range="hash"}}'""" in on_command_line(told.value)
+    table = hr.Table("item", dim=4, capacity=10)
+    told = r"table 'item' is dynamic, .*; give it where='host', .* or rows= \(and out_of_range='hash'"
+    with pytest.raises(ValueError, match=told) as caught:
+        refuse_on_gpu([table], fused=True)
+    for remedy in ("""{"item"={where="host"}}""", """{"*"={rows=1000000, out_of_range="hash"}}"""):
+        assert f"model.tables='{remedy}'" in on_command_line(caught.value)
+    refuse_on_gpu([replace(table, where="host")], fused=True)
 
 
 @pytest.mark.parametrize(

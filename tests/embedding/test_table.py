@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from hybridrec.embedding import LFU, LRU, TTL, Constant, MinCount, MultiHash, Probability, Table, Uniform
+from hybridrec.embedding.table import WHERE
+from hybridrec.parallel import plan
 
 
 def test_a_fixed_table_has_these_defaults():
@@ -56,6 +58,14 @@ def test_repr_shows_what_was_chosen_and_no_more():
     assert repr(Table("u", 4, capacity=9, eviction=None)) == "Table('u', dim=4, capacity=9, eviction=None)"
     assert repr(Table("u", 4, capacity=9, eviction="lru")) == "Table('u', dim=4, capacity=9)"
     assert "out_of_range='zero'" in repr(Table("i", 4, rows=9, out_of_range="zero"))
+    assert repr(Table("i", 4, rows=9, where="host")) == "Table('i', dim=4, rows=9, where='host')"
+
+
+def test_rows_live_where_a_table_says_in_the_words_of_a_plan():
+    assert [Table("i", 4, rows=9, where=where).on_host for where in (None, *WHERE)] == [False, False, True]
+    with pytest.raises(ValueError, match="table 'i': where is 'disk'; valid are 'device', 'host', and None"):
+        Table("i", 4, rows=9, where="disk")
+    assert plan.WHERE == WHERE
 
 
 @pytest.mark.parametrize(

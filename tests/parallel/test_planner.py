@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -156,6 +157,16 @@ def test_a_large_table_is_replicated_only_where_it_is_pinned():
 def test_hosts_take_what_the_devices_cannot():
     plan = make_plan(work(table("big", 10**9, 128)), Cluster.parse("1x4xA100-40"))  # 512 GB
     assert plan["big"].where == "host"
+
+
+def test_a_table_that_says_where_its_rows_live_is_placed_there():
+    small = replace(table("small", 1000, 16), where="host")
+    plan = make_plan(work(small), Cluster.parse("1x4xA100-40"))
+    assert plan["small"].where == "host"
+    assert "on the host, as the table says" in plan["small"].reason
+    with pytest.raises(ValueError, match="no scheme is left for table 'small': it is pinned to where host"):
+        make_plan(work(small), Cluster.parse("1x4xA100-40", host_memory=0.0))
+    assert make_plan(work(small), Cluster.parse("1x4xcpu"))["small"].where == "device"  # where both are one
 
 
 def test_a_wire_of_half_the_bytes_makes_the_step_faster():

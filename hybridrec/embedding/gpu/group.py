@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
@@ -55,9 +56,11 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for number, store in enumerate(self.stores.values()):
             store.left_out = self._outcome[number, 0]
 
-    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> DeviceLookup:
-        """What looks up these features, and queues their gradients here."""
-        made = DeviceLookup(self, features, remedy)
+    def lookup_fn(
+        self, features: tuple[FeatureSpec, ...], remedy: str | None = None, columns: Columns | None = None
+    ) -> DeviceLookup:
+        """What looks up these features, and queues their gradients here; in these columns of an output, if given."""
+        made = DeviceLookup(self, features, remedy, columns)
         self._lookups.add(made)
         return made
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.columns import Columns, side_by_side
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops import features as line
 from hybridrec.ops.row_groups.triton import Sizes
@@ -43,7 +44,8 @@ class Layout:
 
     batch: int
     ids: int  # of the block, up to the last that is looked up
-    width: int  # of the pooled output
+    width: int  # of the pooled output, in which others may have columns too
+    columns: tuple[int, ...]  # where those of each feature begin in it, as declared
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
     divides: bool  # whether some bags are divided by their size
@@ -88,13 +90,18 @@ def make_layout(
     batch: int,
     device: torch.device,
     sizes: Sizes,
+    columns: Columns | None = None,
 ) -> Layout:
-    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets)."""
+    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets).
+
+    Pooled features are side by side, unless their `columns` are given.
+    """
+    pooled = columns or side_by_side(specs, [table.dim for table in tables])
     sizes = sizes.fitting(max(counts, default=0))
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
     order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
-    columns, stride, behind = _columns(specs, tables, counts, batch)
+    begins, stride, behind = _begins(pooled, counts, batch)
     matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
     for place, f in enumerate(order):
         table, spec, fixed = tables[f], specs[f], hotness[f]
@@ -102,7 +109,7 @@ def make_layout(
         hot = spec.group if sequence else -1 if fixed is None else fixed
         matrix[place] = (
             *(table.address, table.rows, table.base, table.number, kind_of[f], starts[f], counts[f], hot),
-            *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[spec.combiner], f),
+            *(lines[f], begins[f], table.dim if sequence else stride, line.COMBINERS[spec.combiner], f),
             *(spec.group, table.hashed, 0, 0),
         )
     largest = [place for place, f in enumerate(order) if specs[f].combiner == "max"]
@@ -117,6 +124,7 @@ def make_layout(
         batch=batch,
         ids=max(start + count for start, count in zip(starts, counts, strict=True)),
         width=stride,
+        columns=pooled.begins,
         dims=tuple(tables[f].dim for f in order),
         ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
         divides=bool((matrix[:, line.COMBINER.value] > 0).any()),
@@ -128,7 +136,7 @@ def make_layout(
         occurrences=occurrences,
         largest={place: _numbers_of_ids(matrix[place]) for place in largest},
         order=tuple(order),
-        sequences=tuple((p, counts[order[p]] // specs[order[p]].group, columns[order[p]]) for p in sequences),
+        sequences=tuple((p, counts[order[p]] // specs[order[p]].group, begins[order[p]]) for p in sequences),
         classes=classes,
         first_programs=torch.from_numpy(programs.astype(np.int32)).to(**to),
         programs=int(programs[-1]),
@@ -150,26 +158,23 @@ def _part(spec: FeatureSpec) -> int:
     return {"max": 1, "none": 2}.get(spec.combiner, 0)
 
 
-def _columns(
-    specs: Sequence[FeatureSpec], tables: Sequence[TableFacts], counts: Sequence[int], batch: int
-) -> tuple[list[int], int, int]:
-    """Where each feature's numbers begin: pooled ones side by side, sequences one after the other behind them all.
+def _begins(pooled: Columns, counts: Sequence[int], batch: int) -> tuple[list[int], int, int]:
+    """Where each feature's numbers begin: pooled ones in their columns, sequences one after the other behind them all.
 
     Then the width of the pooled ones, and where the gradients of the ids of max begin, behind the sequences.
     """
-    pooled = [0 if spec.combiner == "none" else table.dim for spec, table in zip(specs, tables, strict=True)]
-    stride, behind, begin, columns = sum(pooled), sum(pooled) * batch, 0, []
-    for spec, table, count, width in zip(specs, tables, counts, pooled, strict=True):
-        columns.append(behind if spec.combiner == "none" else begin)
-        begin += width
-        behind += count // spec.group * table.dim if spec.combiner == "none" else 0
-    ids_of_max = sum(t.dim * n for t, n, spec in zip(tables, counts, specs, strict=True) if spec.combiner == "max")
+    specs, dims = pooled.features, pooled.dims
+    stride, behind, begins = pooled.width, pooled.width * batch, []
+    for spec, dim, count, begin in zip(specs, dims, counts, pooled.begins, strict=True):
+        begins.append(behind if spec.combiner == "none" else begin)
+        behind += count // spec.group * dim if spec.combiner == "none" else 0
+    ids_of_max = sum(dim * n for dim, n, spec in zip(dims, counts, specs, strict=True) if spec.combiner == "max")
     if (numbers := behind + ids_of_max) > MOST_NUMBERS:
         raise ValueError(
             f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
             "possible on a GPU; take smaller batches, or spread the tables over several collections"
         )
-    return columns, stride, behind
+    return begins, stride, behind
 
 
 def _maxima(

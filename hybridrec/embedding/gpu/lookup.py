@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
@@ -65,15 +66,14 @@ class Looked:
 
     def occurrences(self, table: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Rows int64 [n] and gradients [n, dim] of the ids of each feature of a table, by plain PyTorch."""
-        column, sequences, of_max = 0, iter(self.sequences), None
-        for number, feature in enumerate(self.features):
+        sequences, of_max = iter(self.sequences), None
+        for number, (feature, column) in enumerate(zip(self.features, self.layout.columns, strict=True)):
             line = self.layout.order.index(number)
             dim = self.layout.dims[line]
             if feature.combiner == "none":
                 grad = next(sequences)
             else:
                 grad = None if self.flat is None else self.flat[:, column : column + dim]
-                column += dim
             if feature.table == table and grad is not None:
                 if feature.combiner == "max":
                     of_max = self._of_max() if of_max is None else of_max
@@ -98,12 +98,22 @@ class Looked:
 
 
 class DeviceLookup:
-    """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences."""
+    """Looks up features of a group's tables: a block to the pooled features, and the sequences.
 
-    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
+    Pooled features are side by side, or in the columns that they are given; what is between those is not written.
+    """
+
+    def __init__(
+        self,
+        group: DeviceGroup,
+        features: tuple[FeatureSpec, ...],
+        remedy: str | None = None,
+        columns: Columns | None = None,
+    ) -> None:
         self.group = group
         self.features = features
         self.remedy = remedy or REMEDY
+        self.columns = columns
         self.padded = any(feature.padding is not None for feature in features)
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
@@ -131,7 +141,7 @@ class DeviceLookup:
         return self(IdBlock(names, values, starts, hot, ends, weights, batch_size=batch_size), train)
 
     def __reduce__(self) -> tuple:
-        return DeviceLookup, (self.group, self.features, self.remedy)
+        return DeviceLookup, (self.group, self.features, self.remedy, self.columns)
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
@@ -150,7 +160,7 @@ class DeviceLookup:
             [block.starts[i + 1] - block.starts[i] for i in at],
             [block.hotness[i] for i in at],
             [block.hotness[:i].count(None) for i in at],
-            *(block.batch_size, self.group.device, self.group.sizes),
+            *(block.batch_size, self.group.device, self.group.sizes, self.columns),
         )
 
     def watch(self) -> None:

@@ -14,8 +14,13 @@ from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
 MOST_NAMED = 3  # tables in a message
-FEWER_ROWS = "rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'"
-LESS_STATE = "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, or tables of fewer rows="
+FEWER_ROWS = (
+    "where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'"
+)
+LESS_STATE = (
+    "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, where='host' for the largest tables, or "
+    "fewer rows="
+)
 
 Made = TypeVar("Made")
 
@@ -49,14 +54,16 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def refuse_rows(held: Iterable[tuple[Table, Share]], device: torch.device, free: int | None) -> None:
-    """Raise if the rows of these shares of tables cannot fit into `free` bytes.
+    """Raise if the rows of these shares of tables cannot fit into `free` bytes; those on the host need none.
 
     >>> refuse_rows([(Table("item", dim=8, rows=100), Share())], torch.device("cuda", 0), free=2000)
     Traceback (most recent call last):
     ValueError: the rows of 1 table cannot fit: 3,600 bytes are needed on cuda:0, and 2,000 are free; the largest: \
-item (3,600). What helps: rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'
+item (3,600). What helps: where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer \
+rows=, or device='cpu'
     """
-    refuse("the rows", {table.name: table_bytes(table, share) for table, share in held}, device, free, FEWER_ROWS)
+    sizes = {table.name: table_bytes(table, share) for table, share in held if not table.on_host}
+    refuse("the rows", sizes, device, free, FEWER_ROWS)
 
 
 def refuse_state(wanted: Iterable[tuple[Table, Share, RowRule]], device: torch.device, free: int | None) -> None:

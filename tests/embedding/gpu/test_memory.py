@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -49,7 +51,7 @@ def test_the_message_has_what_is_needed_what_is_free_the_largest_tables_and_what
     text = str(caught.value)
     assert "the rows of 4 tables cannot fit: 429,080 bytes are needed on cuda:0, and 100,000 are free" in text
     assert "the largest: t1 (272,000), t3 (136,000), t2 (20,400)." in text
-    for remedy in ("dtype=torch.bfloat16", "fewer rows=", "device='cpu'"):
+    for remedy in ("where='host'", "dtype=torch.bfloat16", "fewer rows=", "device='cpu'"):
         assert remedy in text
 
 
@@ -83,6 +85,17 @@ def test_where_tables_are_divided_their_shares_are_counted_when_they_are_known(m
         emb.expect_rows({table.name: Share(1, 2) for table in TABLES})
     with pytest.raises(ValueError, match=r"429,080 bytes are needed"):
         emb["t0"]  # whole tables after all
+
+
+def test_tables_on_the_host_need_no_room_on_a_card(monkeypatch):
+    monkeypatch.setattr(collection, "device_of", lambda given: CARD)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    tables = [TABLES[0], *(replace(table, where="host") for table in TABLES[1:])]
+    for name in ("make_store", "_connect"):
+        monkeypatch.setattr(hr.EmbeddingCollection, name, lambda *_: None)
+    hr.EmbeddingCollection([*tables, hr.Table("any", dim=4, capacity=10**9, where="host")], device="cuda")
+    with pytest.raises(ValueError, match=r"the rows of 2 tables cannot fit: 21,080 bytes .* t2 \(20,400\)"):
+        hr.EmbeddingCollection([*tables[:2], TABLES[2]], device="cuda")
 
 
 def test_a_card_that_has_too_little_after_all_gives_the_same_message(monkeypatch):

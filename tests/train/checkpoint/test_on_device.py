@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from hybridrec.train.checkpoint import write as writing
 from hybridrec.train.checkpoint.homes import homes_of
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.on_device import SIZES, OnDevice
+from tests.embedding.mixed.beside import beside
 from tests.gpu import DEVICE, needs_gpu
 from tests.train.checkpoint.runs import Run
 from tests.train.checkpoint.shards import Held, part_of, random_rows, same, saved, shares_of, store_of
@@ -38,23 +40,32 @@ SIZE = {"item": 40, "user": 12}
 ROWS = {"adagrad": lambda m: hr.optim.Adagrad(m, lr=0.1), "rowwise": lambda m: hr.optim.RowWiseAdagrad(m, lr=0.1)}
 
 
+HALF = "half"  # the tables on the device, but for one on the host
+Where = torch.device | str | None
+
+
 class Click(nn.Module):
     """Two tables and a layer, on the CPU or on the device."""
 
-    def __init__(self, device: torch.device | None, seed: int) -> None:
+    def __init__(self, device: Where, seed: int) -> None:
         super().__init__()
         torch.manual_seed(seed)
-        emb = hr.EmbeddingCollection([Table(name, 3, rows=2 * size) for name, size in SIZE.items()], seed=seed)
-        self.emb = emb if device is None else OnDevice(emb, SIZES[0])
-        self.top = nn.Linear(6, 1).to(device or "cpu")
+        tables = [Table(name, 3, rows=2 * size) for name, size in SIZE.items()]
+        emb = hr.EmbeddingCollection(tables, seed=seed)
+        if device == HALF:
+            self.emb = beside([replace(tables[0], where="host"), *tables[1:]], seed)
+        else:
+            self.emb = emb if device is None else OnDevice(emb, SIZES[0])
+        self.top = nn.Linear(6, 1).to("cpu" if device is None else DEVICE)
 
     def forward(self, ids: Mapping[str, Tensor]) -> Tensor:
         block = IdBlock.from_ragged(dict(ids))
-        flat = self.emb(block)[0] if isinstance(self.emb, OnDevice) else self.emb(block).flat
-        return self.top(flat)[:, 0]
+        if isinstance(self.emb, OnDevice):
+            return self.top(self.emb(block)[0])[:, 0]
+        return self.top(self.emb(block.to(self.emb.device)).flat)[:, 0]
 
 
-def run(device: torch.device | None, rows: str = "adagrad", seed: int = 0) -> Run:
+def run(device: Where, rows: str = "adagrad", seed: int = 0) -> Run:
     return Run(Click(device, seed), ROWS[rows], SIZE)
 
 
@@ -74,7 +85,9 @@ def held(trained: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize(
-    "places", [(DEVICE, DEVICE), (DEVICE, None), (None, DEVICE)], ids=["same", "to_cpu", "from_cpu"]
+    "places",
+    [(DEVICE, DEVICE), (DEVICE, None), (None, DEVICE), (HALF, DEVICE), (DEVICE, HALF)],
+    ids=["same", "to_cpu", "from_cpu", "from_host", "to_host"],
 )
 def test_a_run_is_resumed_wherever_its_tables_are(tmp_path, rows, places):
     first, second = run(places[0], rows), run(places[1], rows, seed=5)
