@@ -252,6 +252,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _summed(self, calls: list[Looked], name: str) -> tuple[Tensor, Tensor]:
         """The rows of a table that have gradients in these calls, int64 [U], and the gradients' sums [U, dim]."""
         parts = [part for looked in calls for part in looked.occurrences(name)]
+        if not parts:  # rows that gradients have come for lie on other ranks
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            return none, torch.zeros(0, self.stores[name].dim, device=self.device)
         return sum_by_row(torch.cat([rows for rows, _ in parts]), torch.cat([grads for _, grads in parts]))
 
     def _addresses(self) -> Tensor:
