@@ -20,7 +20,7 @@ from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update import numbers as of
-from hybridrec.ops.row_update.triton import step_keys, step_numbers, update_groups, update_listed
+from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -47,7 +47,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS.value, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS.value, dtype=torch.int64, device=self.device)
-        self._keys = [None if s.dtype == torch.float32 else s.key for s in self.stores.values()]
+        self._keys = [None if s.dtype == torch.float32 else (s.key, s.part) for s in self.stores.values()]
+        self._held = holding(key[1] for key in self._keys if key)
         self._addresses_there = torch.zeros(count, of.ADDRESSES.value, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
@@ -64,10 +65,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         return DeviceGroup, (self.stores, set(self.handles), self.sizes)
 
     def facts(self, name: str) -> TableFacts:
-        """What kernels must know of a table."""
+        """What kernels must know of a table: of a share, ids of lookups are rows of it."""
         store = self.stores[name]
         number = self.names.index(name)
-        hashed = store.table.out_of_range == "hash"
+        hashed = store.table.out_of_range == "hash" and len(store) == store.table.fixed_rows
         return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
@@ -179,7 +180,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         if not calls:
             return
         numbers, addresses = self._numbers(steps), self._addresses()
-        to = addresses, *numbers, outcome, norm
+        to = addresses, *numbers, outcome, norm, self._held
         kinds = self._fused_kinds(calls, steps)
         if kinds is None:
             for name, step in steps.items():
