@@ -69,6 +69,7 @@ class Exchange:
         self.rank, self.world = ranks.rank, ranks.world
         self.traffic = Traffic()
         self.ahead = Ahead()
+        self.transports: dict[torch.device, Any] = {}  # of what is on GPUs
         self._arena = _native.Arena.create()
         self._memory = host_memory(ranks, ranks.shared if shared is None else shared) if ranks.world > 1 else None
         every, through_gloo = list(range(ranks.world)), ranks.world > 1 and self._memory is None

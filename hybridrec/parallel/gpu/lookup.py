@@ -121,7 +121,9 @@ class DeviceShardedLookup(RankLookup):
         return DeviceWay(routes, self)
 
     def pooled(self, anchor: Tensor, weights: Tensor | None, flight: DeviceFlight, mode: int) -> Sequence[Tensor]:
-        return PooledVectors.apply(anchor, weights, self, flight, mode)  # pyright: ignore[reportReturnType]
+        if flight.vectors is None:
+            self.start(flight, mode)
+        return PooledVectors.apply(anchor, weights, self, flight)  # pyright: ignore[reportReturnType]
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of ids, where the only feature is a sequence."""
@@ -175,10 +177,8 @@ class DeviceShardedLookup(RankLookup):
         message = on_wire(vectors, group.wire.forward)
         flight.vectors = group.transport.send("vectors", message, answers.floats, flight.request.floats)
 
-    def answered(self, flight: DeviceFlight, mode: int) -> Tensor:
+    def answered(self, flight: DeviceFlight) -> Tensor:
         """What all ranks have answered, float32."""
-        if flight.vectors is None:
-            self.start(flight, mode)
         assert flight.vectors is not None, "they are on their way"
         return received(flight.vectors.wait(), self.group.wire.forward)
 

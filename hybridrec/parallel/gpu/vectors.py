@@ -180,10 +180,10 @@ class PooledVectors(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: DeviceShardedLookup, flight: DeviceFlight, mode: int
+        ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: DeviceShardedLookup, flight: DeviceFlight
     ) -> Any:
         pooling, request = flight.way.pooling, flight.request
-        vectors = lookup.answered(flight, mode)
+        vectors = lookup.answered(flight)
         keep = any(ctx.needs_input_grad[:2])
         tables = pooling.tables(request, vectors)
         looked = pooling.look(request, tables, None if weights is None else flight.spread(weights.detach()))
@@ -212,6 +212,6 @@ class PooledVectors(torch.autograd.Function):
         looked = replace(ctx.looked, flat=pooled.contiguous(), sequences=tuple(filled))
         of_weights = flight.gathered(weight_gradient(looked, ctx.pooled)) if ctx.needs_input_grad[1] else None
         if not ctx.needs_input_grad[0]:
-            return None, of_weights, None, None, None
+            return None, of_weights, None, None
         ctx.lookup.send_gradients(flight, pooling.sums(looked, ctx.tables), bags, tables)
-        return torch.zeros_like(ctx.lookup.anchor), of_weights, None, None, None
+        return torch.zeros_like(ctx.lookup.anchor), of_weights, None, None

@@ -1,0 +1,28 @@
+"""A collection whose rows are on the device under test, which the interpreter has on the CPU."""
+
+from __future__ import annotations
+
+import torch
+
+import hybridrec as hr
+from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Store
+from tests.embedding.gpu.on_device import QUICK
+from tests.gpu import DEVICE
+
+
+class DeviceCollection(hr.EmbeddingCollection):
+    """The same tables and lookups as on a GPU."""
+
+    def __init__(self, tables: list[hr.Table], *, seed: int = 0) -> None:
+        super().__init__(tables, seed=seed)
+        self.device = torch.device(DEVICE)
+
+    def make_store(self, table: hr.Table, share: Share = WHOLE) -> Store:
+        return DeviceStore(table, self.seed, DEVICE, share)
+
+    def _connect(self) -> None:
+        self.group = DeviceGroup(self._stores, self.trainable, QUICK)
+        self._lookup = self.group.lookup_fn(self._features)
