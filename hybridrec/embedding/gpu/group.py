@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -77,14 +77,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What is done when all that was launched until now is."""
         return None if self._side is None else torch.cuda.current_stream(self.device).record_event()
 
-    def prepare(self, looked: Looked, after: Any = None) -> None:
-        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now."""
+    def prepare(self, looked: Looked, after: Any = None, read: Sequence[Tensor] = ()) -> None:
+        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now.
+
+        What is `read` beside what every lookup has may be gone before that is done.
+        """
         if self._side is None:
             looked.groups = self._group(looked)
             return
         self._side.wait_event(after or self.moment())
-        read = looked.block.values, looked.weights, looked.bag_of, looked.scales
-        for tensor in read:
+        for tensor in (looked.block.values, looked.weights, looked.bag_of, looked.scales, *read):
             if tensor is not None:
                 tensor.record_stream(self._side)  # their memory is not to be used anew before it is read
         with torch.cuda.stream(self._side):

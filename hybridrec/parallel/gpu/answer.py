@@ -20,6 +20,7 @@ from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
 from hybridrec.parallel.gpu.beside import Beside
+from hybridrec.parallel.gpu.copies import Copies
 from hybridrec.parallel.routes import Routes
 from hybridrec.types import IdBlock
 
@@ -106,6 +107,7 @@ class DeviceAnswers:
         """Numbers of each message of vectors and of gradients, and the lines of rows that go back."""
         of, world = self.of, len(self.batches)
         bags = np.array(self.batches) * of.bag_width
+        self._bags_before = int(bags.sum())
         numbers = sent * of.widths
         self.floats: list[int] = (bags + numbers.sum(1)).tolist()
         self.gradient_floats: list[int] = (bags + self.counts @ of.widths).tolist()
@@ -138,6 +140,11 @@ class DeviceAnswers:
             *(sum(self.batches), of.group.device, of.group.sizes),
         )
 
+    def made_beside(self) -> tuple[Tensor, ...]:
+        """What the stream that made it has sent to the device, and others read."""
+        layout = self.layout
+        return self._lines, layout.features, layout.maxima, layout.first_programs, layout.lists
+
     # -- ids that have come ---------------------------------------------------------------------------------
 
     def take(self, words: Tensor) -> None:
@@ -154,6 +161,7 @@ class DeviceAnswers:
         block = IdBlock.trusted(names, values, tuple(self.starts), tuple(hotness), offsets, None, sum(self.batches))
         bag_of = torch.empty(0, dtype=torch.int32, device=values.device)
         self.looked = Answered(block, self.layout, of.specs, of.rows_of, weights, bag_of, None)
+        self._ids_there, self._copied = values, None
 
     def _pieces(self, values: Tensor, firsts: np.ndarray) -> list[Tensor]:
         """The runs of all bag units, of one after the other those of all ranks; `firsts` is where those of ranks are."""
@@ -199,7 +207,7 @@ class DeviceAnswers:
         at = 0
         for (lines, programs, align), (_, fact) in zip(self._copies, of.kinds, strict=True):
             mine, first = self._lines[at : at + 4 * lines].view(-1, 4), self._lines[at + 4 * lines :]
-            gather(self.looked.block.values, mine, first, programs, out, fact.dim, fact.dtype, align)
+            gather(self._ids_there, mine, first, programs, out, fact.dim, fact.dtype, align)
             at += 5 * lines + 1
         if pooled is not None:
             firsts = np.cumsum([0, *self.floats[:-1]]).tolist()
@@ -219,17 +227,27 @@ class DeviceAnswers:
 
     def prepare(self) -> None:
         """Group the ids by row: a gradient will come."""
-        self.of.group.prepare(self.looked)
+        of, looked = self.of, self.looked
+        if len(of.routes.copied) and of.routes.world > 1:
+            rows = len(of.rows)
+            begins = int(self.sizes.sum()) + np.cumsum(self.counts.sum(1)) - self.counts[:, rows:].sum(1)
+            firsts = self._bags_before + np.cumsum(self.counts @ of.widths) - self.counts[:, rows:] @ of.widths[rows:]
+            self._copied = Copies(self._ids_there, self.counts[:, rows:], begins, firsts, of.widths[rows:])
+            alone, there = self._copied.without_others(self._ids_there), self._ids_there
+            looked.block = looked.block.map_tensors(lambda part: alone if part is there else part)
+        of.group.prepare(looked, read=self.made_beside())
 
     def queue(self, gradients: Tensor, tables: set[str]) -> None:
         """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
         group = self.of.group
         rows, width = sum(self.batches), self.of.bag_width
+        if self.looked.groups is None:  # the lookup was one of eval()
+            self.prepare()
         numbers = self._ordered(gradients) if len(self.of.bags) else gradients
+        if self._copied is not None:
+            self._copied.fold(numbers)
         pooled, rest = numbers[: rows * width].view(rows, width), numbers[rows * width :]
         looked = replace(self.looked, numbers=numbers, flat=pooled, sequences=(rest,))
-        if looked.groups is None:  # the lookup was one of eval()
-            group.prepare(looked)
         group.queue(looked, (), tables)
 
     def _ordered(self, gradients: Tensor) -> Tensor:

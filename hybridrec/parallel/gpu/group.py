@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.lookup import Looked
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.row_groups.triton import Sizes
 from hybridrec.optim.rule import RowRule, RowStep
@@ -23,7 +25,7 @@ from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.sharded_group import OverRanks
 from hybridrec.parallel.weighing import Weighing
 
-ONE_BY_ONE = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1)  # for the interpreter, which runs programs in turn
+ONE_BY_ONE = Sizes(ids=256, few=2, chunk=4, programs=1, warps=1)  # for the interpreter, which runs programs in turn
 
 
 class DeviceShardedGroup(OverRanks, DeviceGroup):
@@ -59,3 +61,14 @@ class DeviceShardedGroup(OverRanks, DeviceGroup):
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         refuse_clipping(self.pieces, steps)
         super().refuse(steps)
+
+    def _summed(self, calls: list[Looked], name: str) -> tuple[Tensor, Tensor]:
+        """Of a table that every rank has, the sums of all calls in their order: the same bits everywhere."""
+        if len(calls) < 3 or not self.pieces[name][0].copied:
+            return super()._summed(calls, name)
+        each = [super(DeviceShardedGroup, self)._summed([looked], name) for looked in calls]
+        rows, inverse = torch.cat([found for found, _ in each]).unique(return_inverse=True)
+        sums = torch.zeros(len(rows), self.stores[name].dim, device=self.device)
+        for (_, grads), to in zip(each, inverse.split([len(found) for found, _ in each]), strict=True):
+            sums.index_add_(0, to, grads)
+        return rows, sums

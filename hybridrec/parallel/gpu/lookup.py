@@ -89,7 +89,7 @@ class DeviceFlight:
         group.departures.until(self)
         assert self._ids is not None, "it has departed"
         words = self._ids.wait()
-        group.beside.wait(self._ready, words, self.request.positions, self.request.block.offsets)
+        group.beside.wait(self._ready, words, self.request.positions, *self.answers.made_beside())
         self.answers.take(words)
 
     def spread(self, weights: Tensor) -> Tensor:
@@ -143,8 +143,8 @@ class DeviceShardedLookup(RankLookup):
 
     def fly(self, ids: Given, weight: float) -> DeviceFlight:
         block, group = ids.block, self.group
-        way = self.way(block.weights is None or not block.weights.requires_grad)
         with group.beside.after(ids.there, block.values, block.offsets, block.weights):
+            way = self.way(block.weights is None or not block.weights.requires_grad)
             try:
                 request = DeviceRequest(way.asking, block, self.pick(block), group.beside)
             except (OutOfRange, BadOffsets) as wrong:

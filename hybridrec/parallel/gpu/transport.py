@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 
 from hybridrec.parallel.exchange import Arriving, Exchange
 from hybridrec.parallel.host_memory import host_name
-from hybridrec.parallel.ranks import Ranks
+from hybridrec.parallel.ranks import Ranks, has_nccl
 
 
 class OnItsWay(Protocol):
@@ -102,7 +102,3 @@ def transport_for(ranks: Ranks, exchange: Exchange, device: torch.device) -> Tra
     apart = len({tuple(card) for card in cards if card is not None}) == ranks.world
     return Nccl(exchange) if apart else Staged(exchange)
 
-
-def has_nccl() -> bool:
-    """Whether the processes have joined with NCCL for what is on cards."""
-    return distributed.is_initialized() and "nccl" in distributed.get_backend_config()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import torch
 
 import hybridrec as hr
@@ -10,7 +13,7 @@ from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Store
 from tests.embedding.gpu.on_device import QUICK
-from tests.gpu import DEVICE
+from tests.gpu import DEVICE, INTERPRETED
 
 
 class DeviceCollection(hr.EmbeddingCollection):
@@ -26,3 +29,20 @@ class DeviceCollection(hr.EmbeddingCollection):
     def _connect(self) -> None:
         self.group = DeviceGroup(self._stores, self.trainable, QUICK)
         self._lookup = self.group.lookup_fn(self._features)
+
+
+def interpret_in_turn() -> None:
+    """Kernels of several threads one after the other: the interpreter knows one at a time."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    lock, run = threading.RLock(), InterpretedFunction.run
+
+    def alone(self: Any, *args: Any, **options: Any) -> Any:
+        with lock:
+            return run(self, *args, **options)
+
+    InterpretedFunction.run = alone  # pyright: ignore[reportAttributeAccessIssue]
+
+
+if INTERPRETED:
+    interpret_in_turn()
