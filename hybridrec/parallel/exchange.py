@@ -73,7 +73,9 @@ class Exchange:
         self._arena = _native.Arena.create()
         self._memory = host_memory(ranks, ranks.shared if shared is None else shared) if ranks.world > 1 else None
         every, through_gloo = list(range(ranks.world)), ranks.world > 1 and self._memory is None
-        self._groups = {channel: distributed.new_group(every, backend="gloo") for channel in CHANNELS} if through_gloo else {}
+        self._groups = (
+            {channel: distributed.new_group(every, backend="gloo") for channel in CHANNELS} if through_gloo else {}
+        )
 
     @property
     def shared(self) -> bool:

@@ -147,7 +147,9 @@ class RankLookup(ABC):
         )
 
 
-def fed_tables(routes: Routes, sequences: Sequence[int], flat: Tensor | None, grads: Sequence[Tensor | None]) -> set[str]:
+def fed_tables(
+    routes: Routes, sequences: Sequence[int], flat: Tensor | None, grads: Sequence[Tensor | None]
+) -> set[str]:
     """The tables that a gradient has come for."""
     pooled = {f.table for f in routes.features if f.combiner != "none"} if flat is not None else set()
     found = zip((routes.parts[place] for place in sequences), grads, strict=True)

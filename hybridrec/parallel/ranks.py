@@ -143,8 +143,8 @@ def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
     With GPUs, the current one becomes that of LOCAL_RANK. Where all ranks have one of their own, what is on GPUs goes
     through NCCL, and else through the host.
 
-    Lookups on CPUs go through shared memory where all ranks are on one host, and else through Gloo; `shared=False` has them go
-    through Gloo always, and with `shared=True` it is an error of `hybridrec.shard` if they would.
+    Lookups on CPUs go through shared memory where all ranks are on one host, and else through Gloo; `shared=False` has
+    them go through Gloo always, and with `shared=True` it is an error of `hybridrec.shard` if they would.
 
     >>> init() is None  # without torchrun
     True
@@ -173,7 +173,7 @@ def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
 
 
 def _all_have_cards(store: Any, rank: int, world: int) -> bool:
-    """Whether every rank has a GPU of its own, which becomes its current one; with fewer, ranks of a host share them."""
+    """Whether every rank has a GPU of its own. Its current one becomes that of its place on the host."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     place, beside = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
     if cards:

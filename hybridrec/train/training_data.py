@@ -26,13 +26,13 @@ class TrainingData:
         if number is not None and hasattr(self.data, "set_epoch"):
             self.data.set_epoch(number)
         learner, position = self._learner, getattr(self.data, "state_dict", None)
-        ahead = self._ahead and isinstance(learner.model, ShardedModel)
+        sharded = learner.model if self._ahead and isinstance(learner.model, ShardedModel) else None
         if learner.device is not None:
             self._feed = feed = Feed(self.data, learner.place, learner.device, position)
-            if ahead:
-                self._feed = IdsAhead(feed, lambda placed: placed, learner.model.prepare, lambda: feed.state)
-        elif ahead:
-            self._feed = IdsAhead(self.data, learner.place, learner.model.prepare, position)
+            if sharded is not None:
+                self._feed = IdsAhead(feed, lambda placed: placed, sharded.prepare, lambda: feed.state)
+        elif sharded is not None:
+            self._feed = IdsAhead(self.data, learner.place, sharded.prepare, position)
         else:
             return iter(self.data)
         return self._feed

@@ -164,7 +164,7 @@ class DeviceAnswers:
         self._ids_there, self._copied = values, None
 
     def _pieces(self, values: Tensor, firsts: np.ndarray) -> list[Tensor]:
-        """The runs of all bag units, of one after the other those of all ranks; `firsts` is where those of ranks are."""
+        """The runs of all bag units, of one after the other those of all ranks; `firsts` has where ranks begin."""
         begins = firsts[:, None] + np.cumsum(self.sizes, axis=1) - self.sizes
         spans = zip(begins.T.ravel().tolist(), self.sizes.T.ravel().tolist(), strict=True)
         return [values[begin : begin + size] for begin, size in spans]
@@ -256,4 +256,3 @@ class DeviceAnswers:
         bags = [batch * self.of.bag_width for batch in self.batches]
         pairs = list(zip(parts, bags, strict=True))
         return torch.cat([*(part[:size] for part, size in pairs), *(part[size:] for part, size in pairs)])
-

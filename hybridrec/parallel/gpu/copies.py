@@ -54,7 +54,7 @@ class Copies:
                 numbers[first : first + n * width] = part.flatten()
 
     def _places(self, mine: np.ndarray, width: int) -> list[tuple[int, int, int]]:
-        """Of each rank: where the gradients of units of a width begin, how many there are, and where their ids begin."""
+        """Of each rank: where the gradients of units of a width begin, how many there are, where their ids begin."""
         before = np.flatnonzero(mine)[0]
         firsts = self._firsts + self._counts[:, :before] @ self._widths[:before]
         ends = np.concatenate([[0], np.cumsum(self._counts.sum(1))[:-1]]) + self._counts[:, :before].sum(1)

@@ -152,7 +152,9 @@ class DeviceShardedLookup(RankLookup):
                 raise self.refusal(wrong) from None
             told = group.exchange.sizes(self._sizes(request, weight))
             check_told(told)
-            answers = DeviceAnswers(way.holding, told[:, SIZES:].numpy(), told[:, 1].tolist(), (told[:, 3] > 0).tolist())
+            answers = DeviceAnswers(
+                way.holding, told[:, SIZES:].numpy(), told[:, 1].tolist(), (told[:, 3] > 0).tolist()
+            )
             return DeviceFlight(self, way, request, answers, told_share(told, weight))
 
     def _sizes(self, request: DeviceRequest, weight: float) -> Tensor:

@@ -114,7 +114,11 @@ class DeviceRequest:
         copies = [self._distinct[slice(*self._borders[c, -2:])] for c in range(len(routes.widths))]
         parts, sizes = [], []
         for rank in range(routes.world):
-            mine = [*self._bags(rank), *(self._distinct[slice(*line[rank : rank + 2])] for line in self._borders), *copies]
+            mine = [
+                *self._bags(rank),
+                *(self._distinct[slice(*line[rank : rank + 2])] for line in self._borders),
+                *copies,
+            ]
             parts += [part for part in mine if len(part)]
             sizes.append(sum(map(len, mine)))
         return (torch.cat(parts) if parts else self.block.values[:0]), sizes

@@ -44,9 +44,7 @@ class Nccl:
         own = to[self._exchange.rank]
         self._exchange.traffic.count(kind, (sum(to) - own) * message.element_size())
         received = message.new_empty(sum(of))
-        work = distributed.all_to_all_single(
-            received, message, list(of), list(to), group=self._group, async_op=True
-        )
+        work = distributed.all_to_all_single(received, message, list(of), list(to), group=self._group, async_op=True)
         return _ByNccl(work, received, message)
 
 
@@ -101,4 +99,3 @@ def transport_for(ranks: Ranks, exchange: Exchange, device: torch.device) -> Tra
     cards = ranks.all_told(mine)
     apart = len({tuple(card) for card in cards if card is not None}) == ranks.world
     return Nccl(exchange) if apart else Staged(exchange)
-

@@ -37,7 +37,12 @@ class Pooling:
         parts = [routes.parts[p] for p in asking.parts]
         self.places = [routes.widths.index(part.piece.width) for part in parts]
         self.specs = tuple(
-            FeatureSpec(f"part {n}", f"width {place}", routes.features[part.feature].combiner, routes.features[part.feature].group)
+            FeatureSpec(
+                f"part {n}",
+                f"width {place}",
+                routes.features[part.feature].combiner,
+                routes.features[part.feature].group,
+            )
             for n, (part, place) in enumerate(zip(parts, self.places, strict=True))
         )
         self.sequences = [p for p, spec in zip(asking.parts, self.specs, strict=True) if spec.combiner == "none"]
@@ -66,7 +71,11 @@ class Pooling:
     def tables(self, request: DeviceRequest, vectors: Tensor) -> list[Tensor]:
         """The rows that have come, [n, width] for each width."""
         widths, home = self.routes.widths, self.routes.rank
-        if len(widths) == 1 and not self.bag_widths.any() and (not request.rows[0, -1] or home == self.routes.world - 1):
+        if (
+            len(widths) == 1
+            and not self.bag_widths.any()
+            and (not request.rows[0, -1] or home == self.routes.world - 1)
+        ):
             return [vectors.view(-1, widths[0])]
         runs: list[list[Tensor]] = [[] for _ in widths]
         copies: list[list[Tensor]] = [[] for _ in widths]
@@ -102,7 +111,9 @@ class Pooling:
         pieces = grad.split([b - a for _, a, b in self.columns], 1)
         for (rank, a, _), piece in zip(self.columns, pieces, strict=True):
             found.setdefault(rank, []).append((a, piece))
-        made = {rank: torch.cat([p for _, p in sorted(mine, key=lambda each: each[0])], 1) for rank, mine in found.items()}
+        made = {
+            rank: torch.cat([p for _, p in sorted(mine, key=lambda each: each[0])], 1) for rank, mine in found.items()
+        }
         return made.pop(-1, grad[:, :0]), made
 
     # -- pooling --------------------------------------------------------------------------------------------
