@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PLACES = ("tests/embedding/gpu", "tests/ops", "tests/train/checkpoint/test_on_device.py")
+PLACES = ("tests/embedding/gpu", "tests/ops", "tests/parallel/gpu", "tests/train/checkpoint/test_on_device.py")
 
 
 @pytest.mark.timeout(300)
