@@ -27,7 +27,6 @@ from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
 LIKELY = 1_000_000  # rows of a dynamic table, whose capacity is a limit and no measure
-NEARLY = 1.1  # memory that a card's name promises, over what it has
 GROWTH = ((8_192.0, 3_300.0),)  # ids, and how many of them are distinct: as logs of clicks have it, about k ** -1.05
 
 
@@ -68,7 +67,7 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
-    plan = plan or usual_plan(tables, world.world, wire, pin, kind_of(device))
+    plan = plan or usual_plan(tables, cluster_of(device, world), wire, pin)
     _check(plan, tables, world.world)
     world.agree("plan", plan.to_json())
     exchange, weighing = Exchange(world), Weighing()
@@ -91,6 +90,11 @@ def _group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Piece
     """The group of tables where their rows are."""
     if all(isinstance(store, NativeStore) for store in stores.values()):
         return ShardedGroup(stores, trainable, pieces, *parts)
+    if on_host := [name for name, store in stores.items() if isinstance(store, NativeStore)]:
+        raise ValueError(
+            f"rows of {', '.join(on_host)} are on the host and others on a GPU, which is not possible on several ranks "
+            "so far; have all of them on the GPU"
+        )
     from hybridrec.parallel.gpu.group import DeviceShardedGroup  # Triton comes with it
     from hybridrec.parallel.gpu.transport import transport_for
 
@@ -100,19 +104,18 @@ def _group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Piece
     return DeviceShardedGroup(stores, trainable, pieces, *parts, transport)
 
 
-def usual_plan(
-    tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping[str, Pin | str], kind: str = "cpu"
-) -> Plan:
+def usual_plan(tables: Mapping[str, Table], cluster: Cluster, wire: Wire, pin: Mapping[str, Pin | str]) -> Plan:
     """A plan without data to measure: one id per row of data and feature, repeated as in logs, and row-wise state.
 
-    >>> usual_plan({"item": Table("item", 8, rows=10**6)}, 2, Wire(), {"item": "row"})["item"].scheme
+    >>> tables, cluster = {"item": Table("item", 8, rows=10**6)}, Cluster.parse("1x2xcpu")
+    >>> usual_plan(tables, cluster, Wire(), {"item": "row"})["item"].scheme
     'row'
     """
     loads = tuple(_load(name, table) for name, table in tables.items())
     pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
     free = [name for name in tables if name not in pins]
     limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # any optimizer will do
-    return make_plan(Workload(loads, BATCH), Cluster.parse(f"1x{world}x{kind}"), limits, wire)
+    return make_plan(Workload(loads, BATCH), cluster, limits, wire)
 
 
 def _load(name: str, table: Table) -> TableLoad:
@@ -164,15 +167,14 @@ def _device_of(model: nn.Module, homes: Sequence[Home]) -> torch.device:
     return found[0] if found else torch.device("cpu")
 
 
-def kind_of(device: torch.device) -> str:
-    """What a plan takes a device for: the kind of card that it is, by its name and memory.
+def cluster_of(device: torch.device, world: Ranks) -> Cluster:
+    """What a plan takes the ranks for: cards of the kind that rank 0 has, with the memory of the smallest.
 
-    >>> kind_of(torch.device("cpu"))
-    'cpu'
+    >>> cluster_of(torch.device("cpu"), Ranks(0, 1))
+    Cluster(1x1xcpu, 1 devices of 64 GB)
     """
     if device.type != "cuda":
-        return "cpu"
-    name, room = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
-    named = [kind for kind in KINDS if kind.split("-")[0] in name]
-    fitting = [kind for kind in named or KINDS if kind != "cpu" and KINDS[kind]["memory"] <= room * NEARLY]
-    return max(fitting, key=lambda kind: KINDS[kind]["memory"], default="A100-40")
+        return Cluster.parse(f"1x{world.world}xcpu")
+    told = world.all_told([torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory])
+    kind = next((each for each in KINDS if each.split("-")[0] in told[0][0]), "A100-80")
+    return Cluster.parse(f"1x{world.world}x{kind}", memory=float(min(room for _, room in told)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import hybridrec as hr
 from hybridrec.parallel import Placement, Plan, Ranks, Wire
@@ -87,3 +88,9 @@ def test_a_plan_that_asks_for_rows_on_the_host_is_refused() -> None:
     placements = tuple(Placement(name, "row", (0,), where="host") for name in model.embeddings.tables)
     with pytest.raises(ValueError, match=r"rows on the host .* are not there yet; pin the table to where='device'"):
         place(model, Plan(1, placements), Ranks(0, 1), Wire(), {})
+
+
+def test_layers_elsewhere_than_rows_are_refused() -> None:
+    parts = {"rows": hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)]), "top": nn.Linear(4, 1, device="meta")}
+    with pytest.raises(ValueError, match=r"layers on meta and rows on cpu; .* make it with device='cuda'"):
+        place(nn.ModuleDict(parts), None, Ranks(0, 1), Wire(), {})

@@ -70,25 +70,25 @@ class DeviceFlight:
         self, lookup: DeviceShardedLookup, way: DeviceWay, request: DeviceRequest, answers: DeviceAnswers, share: float
     ) -> None:
         self._group, self.way, self.request, self.answers, self.share = lookup.group, way, request, answers, share
+        self._message: Tensor | None
         self._message, self._sizes = request.message()
         self._ready = lookup.group.beside.moment()
         self._ids: OnItsWay | None = None
-        self.vectors: OnItsWay | None = None  # once they are on their way
+        self.vectors: OnItsWay | None = None  # while they are on their way
 
     def depart(self) -> None:
         """Send the ids, unless they are on their way."""
-        if self._ids is None:
-            group = self._group
-            with group.beside.after(self._ready, self._message):
-                self._ids = group.transport.send("ids", self._message, self._sizes, self.answers.words)
-            self._message = self._message[:0]
+        message, self._message = self._message, None
+        if message is not None:
+            with self._group.beside.after(self._ready, message):
+                self._ids = self._group.transport.send("ids", message, self._sizes, self.answers.words)
 
     def arrive(self) -> None:
         """Take the ids of all ranks. The current stream goes on when they are there."""
         group = self._group
         group.departures.until(self)
         assert self._ids is not None, "it has departed"
-        words = self._ids.wait()
+        words, self._ids = self._ids.wait(), None
         group.beside.wait(self._ready, words, self.request.positions, *self.answers.made_beside())
         self.answers.take(words)
 
@@ -181,8 +181,9 @@ class DeviceShardedLookup(RankLookup):
 
     def answered(self, flight: DeviceFlight) -> Tensor:
         """What all ranks have answered, float32."""
-        assert flight.vectors is not None, "they are on their way"
-        return received(flight.vectors.wait(), self.group.wire.forward)
+        arriving, flight.vectors = flight.vectors, None
+        assert arriving is not None, "they are on their way"
+        return received(arriving.wait(), self.group.wire.forward)
 
     # -- gradients --------------------------------------------------------------------------------------------
 

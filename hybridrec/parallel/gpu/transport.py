@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -36,9 +37,10 @@ class Nccl:
 
     name = "nccl"
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, timeout: float) -> None:
         self._exchange = exchange
-        self._group: Any = distributed.new_group(list(range(exchange.world)), backend="nccl")
+        every, within = list(range(exchange.world)), timedelta(seconds=timeout)
+        self._group: Any = distributed.new_group(every, backend="nccl", timeout=within)
 
     def send(self, kind: str, message: Tensor, to: Sequence[int], of: Sequence[int]) -> OnItsWay:
         own = to[self._exchange.rank]
@@ -98,4 +100,4 @@ def transport_for(ranks: Ranks, exchange: Exchange, device: torch.device) -> Tra
         mine = [host_name(), str(torch.cuda.get_device_properties(device).uuid)]
     cards = ranks.all_told(mine)
     apart = len({tuple(card) for card in cards if card is not None}) == ranks.world
-    return Nccl(exchange) if apart else Staged(exchange)
+    return Nccl(exchange, ranks.timeout) if apart else Staged(exchange)

@@ -151,14 +151,16 @@ class Pooling:
         looked.winners = largest(*given, pooled, faults, keep)
         return pooled, sequences
 
-    def sums(self, looked: Looked, tables: Sequence[Tensor]) -> list[Tensor]:
-        """The gradients of a lookup summed by the rows of these tables."""
-        if torch.are_deterministic_algorithms_enabled():
-            return [self._plain_sum(looked, n, table) for n, table in enumerate(tables)]
-        made = [torch.empty_like(table) for table in tables]
+    def sums(self, looked: Looked, rows: Sequence[int]) -> list[Tensor]:
+        """The gradients of a lookup summed by the rows of its tables, of which there are so many."""
+        made = [
+            torch.empty(count, width, device=self.device) for count, width in zip(rows, self.routes.widths, strict=True)
+        ]
         if not self.specs:
             return made
-        firsts = np.cumsum([0, *map(len, tables)]).tolist()
+        if torch.are_deterministic_algorithms_enabled():
+            return [self._plain_sum(looked, n, table) for n, table in enumerate(made)]
+        firsts = np.cumsum([0, *rows]).tolist()
         if len(self._rows) < firsts[-1]:
             self._rows = torch.zeros(firsts[-1], dtype=torch.int32, device=self.device)
         lines = [firsts[:-1], *([part.data_ptr(), 0, 0] for part in made)]
@@ -172,8 +174,8 @@ class Pooling:
             update_groups(groups, gradient, partial, number, "sum", addresses, nothing, nothing, nothing, norm=False)
         return made
 
-    def _plain_sum(self, looked: Looked, number: int, table: Tensor) -> Tensor:
-        made = torch.zeros_like(table)
+    def _plain_sum(self, looked: Looked, number: int, made: Tensor) -> Tensor:
+        made.zero_()
         for rows, grads in looked.occurrences(f"width {number}"):
             made.index_add_(0, rows, grads)
         return made
@@ -202,8 +204,10 @@ class PooledVectors(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         if keep:
             ctx.lookup, ctx.flight, ctx.looked, ctx.shapes = lookup, flight, looked, [part.shape for part in sequences]
-            ctx.tables = tables  # whose shapes sums have; weights need the rows too
-            ctx.pooled = pooled if ctx.needs_input_grad[1] else None
+            ctx.rows = [len(table) for table in tables]
+            ctx.for_weights = (
+                (pooled.detach(), tables) if ctx.needs_input_grad[1] else None
+            )  # whose gradient reads the rows
         return pooling.joined(pooled, pooling.bags(request, vectors)), *sequences
 
     @staticmethod
@@ -221,8 +225,10 @@ class PooledVectors(torch.autograd.Function):
             for grad, shape in zip(sequences, ctx.shapes, strict=True)
         ]
         looked = replace(ctx.looked, flat=pooled.contiguous(), sequences=tuple(filled))
-        of_weights = flight.gathered(weight_gradient(looked, ctx.pooled)) if ctx.needs_input_grad[1] else None
+        of_weights = None
+        if ctx.for_weights is not None:
+            of_weights = flight.gathered(weight_gradient(looked, ctx.for_weights[0]))
         if not ctx.needs_input_grad[0]:
             return None, of_weights, None, None
-        ctx.lookup.send_gradients(flight, pooling.sums(looked, ctx.tables), bags, tables)
+        ctx.lookup.send_gradients(flight, pooling.sums(looked, ctx.rows), bags, tables)
         return torch.zeros_like(ctx.lookup.anchor), of_weights, None, None
