@@ -79,12 +79,12 @@ class DenseStore(NativeStore):
         if share.count == 1 and not share.empty:
             return rows.to(torch.uint32)
         self.check_owned(rows[rows >= 0])
-        return torch.where(rows < 0, MISSING, (rows - share.index) // share.count).to(torch.uint32)
+        return torch.where(rows < 0, MISSING, share.row_of(rows)).to(torch.uint32)
 
     # -- all rows -----------------------------------------------------------------------------------------
 
     def ids(self) -> Tensor:
-        return self.share.index + self.share.count * torch.arange(len(self))
+        return self.share.id_of(torch.arange(len(self)))
 
     def refill(self, held: Capture) -> None:
         self._take(held.rule)
@@ -93,7 +93,7 @@ class DenseStore(NativeStore):
             self.clear()
         for part in held.chunks():
             self.check(*part)
-            if is_run(slots := (part.ids - self.share.index) // self.share.count):
+            if is_run(slots := self.share.row_of(part.ids)):
                 self._write(int(slots[0]), part)
             else:
                 self.load(*part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from hybridrec.embedding.id_hash import remainder
 from hybridrec.embedding.table import Table
 
 OWNER_SEED = 1  # of the hash that deals out ids; the index of a dynamic table hashes with another
+
+Row = TypeVar("Row", int, Tensor)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class Share:
     def dim_of(self, dim: int) -> int:
         """How many columns it has of so many."""
         return self.width or dim - self.column
+
+    def id_of(self, row: Row) -> Row:
+        """The id of a row that is counted within the share, or of each of many; of a table that is not dynamic.
+
+        >>> Share(1, 3).id_of(2), Share(1, 3).row_of(7)
+        (7, 2)
+        """
+        return self.index + self.count * row
+
+    def row_of(self, id: Row) -> Row:
+        """The row within the share that has this id, or each of many."""
+        return (id - self.index) // self.count
 
     def owns(self, table: Table, ids: Tensor) -> Tensor:
         """Which of these ids int64 [n] have their row here, bool [n].

@@ -48,7 +48,7 @@ class Home(Protocol):
         ...
 
     def expect(self, shares: Mapping[str, Share]) -> None:
-        """Raise if these shares of its tables cannot fit where rows are."""
+        """Raise if there is no room for these shares of all tables."""
         ...
 
     def make(self, name: str, share: Share) -> Store:
@@ -103,7 +103,7 @@ class FusedHome:
         return self._group.stores[name]
 
     def expect(self, shares: Mapping[str, Share]) -> None:
-        """Nothing is known of the memory of the host."""
+        pass  # rows of fused modules are on the CPU, where nothing is counted
 
     def make(self, name: str, share: Share) -> Store:
         old = self._group.stores[name]
@@ -145,15 +145,18 @@ def _homes(model: nn.Module) -> Iterator[Home]:
 
 def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
     """Give the tables of a home to the ranks as the plan says."""
-    stores: dict[str, Any] = {}
+    shares: dict[str, Share] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
-    told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
-    placed = {name: (scheme_of(plan[planned]), home.table(name), plan[planned]) for planned, name in home.names.items()}
-    shares = {name: scheme.share(table, where, ranks.rank) for name, (scheme, table, where) in placed.items()}
+    for planned, name in home.names.items():
+        placement, table = plan[planned], home.table(name)
+        scheme = scheme_of(placement)
+        shares[name] = scheme.share(table, placement, ranks.rank)
+        pieces[name] = scheme.pieces(table, placement)
     home.expect(shares)
-    for name, (scheme, table, where) in placed.items():
-        stores[name] = home.make(name, shares[name])
-        pieces[name] = scheme.pieces(table, where)
+    told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
+    stores: dict[str, Any] = {}
+    for name, share in shares.items():
+        stores[name] = home.make(name, share)
         if told:
             tell_rows(home.old(name), stores[name], ranks)
     trainable = {name for name in stores if stores[name].table.trainable}

@@ -169,7 +169,7 @@ class DeviceLookup:
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
                 raise ValueError(
-                    f"id {store.id_of(value)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
+                    f"id {store.share.id_of(value)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
                     f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='hash' "
                     "or 'zero', or more rows="
                 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep
-
-Index = TypeVar("Index", int, Tensor)
 
 
 class DeviceStore(Store):
@@ -61,17 +58,12 @@ class DeviceStore(Store):
         self.settle()
         return self.there
 
-    def id_of(self, slot: Index) -> Index:
-        """The id of the row in a slot, or in each of many."""
-        return self.share.index + self.share.count * slot
-
     def _at(self, ids: Tensor) -> Tensor:
         """The slots int64 of ids that are here, -1 of -1."""
-        share = self.share
-        if share.count == 1 and not share.empty:
+        if self.share.count == 1 and not self.share.empty:
             return ids
         self.check_owned(ids[ids >= 0])
-        return torch.where(ids < 0, -1, (ids - share.index) // share.count)
+        return torch.where(ids < 0, -1, self.share.row_of(ids))
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -161,7 +153,7 @@ class DeviceStore(Store):
         return len(self.there)
 
     def ids(self) -> Tensor:
-        return self.id_of(torch.arange(len(self)))
+        return self.share.id_of(torch.arange(len(self)))
 
     def read(self, ids: Tensor) -> RowData:
         at = self._at(resolve(self.table, self.checked(ids)))

@@ -56,7 +56,7 @@ class Divided(RowOwner, nn.Module):
         features, wanted = {}, []
         for name, store in self.group.stores.items():  # pyright: ignore
             here, first = store.share.owns(store.table, rows), store.share.column
-            slots = (rows[here] - store.share.index) // store.share.count
+            slots = store.share.row_of(rows[here])
             features[name] = Ragged(slots, torch.tensor([0, len(slots)]))
             wanted.append(grads[here][:, first : first + store.dim].to(DEVICE))
         found = self._look_up(IdBlock.from_ragged(features).to(DEVICE), True)[1]

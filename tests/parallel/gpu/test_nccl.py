@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed
+from torch._C._distributed_c10d import HashStore
 
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
@@ -26,7 +27,7 @@ pytestmark = [
 @pytest.fixture
 def joined() -> Iterator[None]:
     """This process as the only rank of a group with NCCL."""
-    store = distributed.HashStore()
+    store = HashStore()
     distributed.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
