@@ -152,6 +152,11 @@ def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
     global _current
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if distributed.is_initialized():
+        if "gloo" not in distributed.get_backend_config():
+            raise RuntimeError(
+                f"torch.distributed was joined with {distributed.get_backend_config()}, and ranks talk by Gloo beside "
+                "it; leave that to hybridrec.init(), or give init_process_group the backend 'cpu:gloo,cuda:nccl'"
+            )
         _current = _current or Ranks(distributed.get_rank(), distributed.get_world_size(), timeout, shared)
         return ranks()
     if world == 1:

@@ -42,3 +42,10 @@ def test_what_gloo_cannot_send_goes_through_the_host() -> None:
     values = torch.ones(2)
     assert ranks.sendable(values) is values
     assert ranks.Ranks(0, 1).stacked(values).tolist() == [[1.0, 1.0]]
+
+
+def test_processes_that_joined_without_gloo_are_told_so(monkeypatch) -> None:
+    monkeypatch.setattr(ranks.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(ranks.distributed, "get_backend_config", lambda: "cuda:nccl")
+    with pytest.raises(RuntimeError, match=r"joined with cuda:nccl, .* the backend 'cpu:gloo,cuda:nccl'"):
+        ranks.init()

@@ -174,7 +174,7 @@ class DeviceShardedLookup(RankLookup):
         flight.arrive()
         group, answers = self.group, flight.answers
         vectors = answers.look_up(torch.is_grad_enabled())
-        if mode == TRAIN:
+        if mode == TRAIN and self.trained:
             answers.prepare()
         message = on_wire(vectors, group.wire.forward)
         flight.vectors = group.transport.send("vectors", message, answers.floats, flight.request.floats)
