@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PLACES = (
-    *("tests/embedding/gpu", "tests/embedding/mixed", "tests/ops"),
+    *("tests/embedding/gpu", "tests/embedding/mixed", "tests/ops", "tests/parallel/gpu"),
     *("tests/train/checkpoint/test_on_device.py", "tests/train/test_host_tables.py"),
 )
 

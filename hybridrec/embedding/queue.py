@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridrec.embedding.store import Store
 from hybridrec.optim.handle import RowHandle
-from hybridrec.optim.rule import RowRule
+from hybridrec.optim.rule import RowRule, RowStep
 
 Held = TypeVar("Held", bound=Store)
 
@@ -84,6 +84,17 @@ class GradientQueue(Generic[Held]):
     def _owner(self, name: str) -> object | None:
         reference = self._owners.get(name)
         return None if reference is None else reference()
+
+    # -- what groups do with it: see `hybridrec.optim.group.RowGroup` ---------------------------------------
+
+    def finite(self, names: Iterable[str]) -> bool:
+        raise NotImplementedError
+
+    def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
+        raise NotImplementedError
+
+    def refuse(self, steps: Mapping[str, RowStep]) -> None:
+        raise NotImplementedError
 
     # -- the queue ----------------------------------------------------------------------------------------
 

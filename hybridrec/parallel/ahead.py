@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
-    from hybridrec.parallel.request import Ids
-    from hybridrec.parallel.sharded_lookup import ShardedLookup
-    from hybridrec.parallel.way import Flight
+    from hybridrec.parallel.rank_lookup import RankLookup
 
 MOST = 64  # blocks that may wait for their lookup
 
@@ -28,24 +26,26 @@ class Ahead:
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
-        self._ids: dict[ShardedLookup, Flights] = {}  # those whose ids were sent, in their order
-        self._vectors: dict[ShardedLookup, Flights] = {}  # those whose vectors are on their way already
+        self._ids: dict[RankLookup, Flights] = {}  # those whose ids were sent, in their order
+        self._vectors: dict[RankLookup, Flights] = {}  # those whose vectors are on their way already
 
-    def begin(self, lookup: ShardedLookup, block: IdBlock, weight: float) -> None:
-        """Send the ids of a block whose lookup will follow."""
+    def begin(self, lookup: RankLookup, block: IdBlock, weight: float) -> Future[Any]:
+        """Send the ids of a block whose lookup will follow; the flight, once it is known."""
         waiting = self._ids.setdefault(lookup, deque())
         if len(waiting) == MOST:
             raise RuntimeError(f"{MOST} batches were prepared, and {_named(waiting[0][0])} {_REMEDY}")
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ids-ahead")
-        waiting.append((block, self._thread.submit(lookup.fly, lookup.ids_of(block), weight)))
+        flight = self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
+        waiting.append((block, flight))
+        return flight
 
-    def keep(self, lookup: ShardedLookup, block: IdBlock, flight: Flight) -> None:
+    def keep(self, lookup: RankLookup, block: IdBlock, flight: Any) -> None:
         """A flight whose vectors are on their way already, until its lookup takes it."""
         done: Future[Any] = Future()
         done.set_result(flight)
         self._vectors.setdefault(lookup, deque()).append((block, done))
 
-    def taken(self, lookup: ShardedLookup, block: IdBlock) -> Flight | None:
+    def taken(self, lookup: RankLookup, block: IdBlock) -> Any:
         """The flight of this block, once ids are there; None where none was begun."""
         for flights in (self._vectors, self._ids):
             waiting = flights.get(lookup) or deque()
@@ -59,12 +59,12 @@ class Ahead:
             return flight.result()
         return None
 
-    def forget(self, lookup: ShardedLookup) -> None:
+    def forget(self, lookup: RankLookup) -> None:
         """Nobody will look up what has begun."""
         self._ids.pop(lookup, None)
         self._vectors.pop(lookup, None)
 
-    def now(self, lookup: ShardedLookup, ids: Ids, weight: float) -> Flight:
+    def now(self, lookup: RankLookup, ids: Any, weight: float) -> Any:
         """A flight that nobody has begun before, after those that were."""
         return (
             lookup.fly(ids, weight) if self._thread is None else self._thread.submit(lookup.fly, ids, weight).result()

@@ -13,6 +13,7 @@ from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.fused_modules import FusedModule
 from hybridrec.embedding.group import TableGroup
+from hybridrec.embedding.queue import GradientQueue
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
@@ -24,7 +25,7 @@ CHUNK = 65_536  # rows that rank 0 tells the others at a time
 
 Stores = Mapping[str, Any]
 Pieces = Mapping[str, tuple[Piece, ...]]
-MakeGroup = Callable[[Stores, set[str], Pieces], TableGroup]
+MakeGroup = Callable[[Stores, set[str], Pieces], GradientQueue]
 
 
 class Home(Protocol):
@@ -32,6 +33,7 @@ class Home(Protocol):
 
     path: str
     names: dict[str, str]  # of tables as a plan has them, to those of the group
+    device: torch.device  # where rows are
 
     def table(self, name: str) -> Table:
         """The table of this name in the group."""
@@ -53,7 +55,7 @@ class Home(Protocol):
         """A store for a share."""
         ...
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         """Look up in another group from now on."""
         ...
 
@@ -62,7 +64,7 @@ class CollectionHome:
     """The tables of a collection."""
 
     def __init__(self, path: str, collection: EmbeddingCollection) -> None:
-        self.path, self._collection = path, collection
+        self.path, self._collection, self.device = path, collection, collection.device
         self.names = {name: name for name in collection.tables}
 
     def table(self, name: str) -> Table:
@@ -80,7 +82,7 @@ class CollectionHome:
     def make(self, name: str, share: Share) -> Store:
         return self._collection.make_store(self._collection.tables[name], share)
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         self._collection.adopt(group)
 
 
@@ -88,7 +90,7 @@ class FusedHome:
     """The tables of modules that were fused together."""
 
     def __init__(self, path: str, group: TableGroup, modules: list[FusedModule]) -> None:
-        self.path, self._group, self._modules = path, group, modules
+        self.path, self._group, self._modules, self.device = path, group, modules, torch.device("cpu")
         self.names = {name: name for name in group.stores}
 
     def table(self, name: str) -> Table:
@@ -107,7 +109,7 @@ class FusedHome:
         old = self._group.stores[name]
         return DenseStore(old.table, old.seed, share)
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         for module in self._modules:
             name = module._store.table.name
             module.group, module._store = group, group.stores[name]  # pyright: ignore[reportAttributeAccessIssue]

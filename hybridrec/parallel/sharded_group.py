@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.embedding.group import TableGroup
-from hybridrec.embedding.native_store import NativeStore
-from hybridrec.embedding.queue import FeatureSpec, QueuedCall
+from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.optim.rule import RowStep
 from hybridrec.parallel.column_sums import ColumnSums
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
+from hybridrec.parallel.rank_lookup import RankLookup
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.sharded_lookup import ShardedLookup
@@ -25,8 +26,8 @@ from hybridrec.parallel.weighing import Weighing
 LARGE = 1e25  # gradients below it stay finite, however many of them are added up
 
 
-class ShardedGroup(TableGroup):
-    """This rank's shares of tables, with one queue of gradients from all ranks.
+class OverRanks(GradientQueue[Any]):
+    """This rank's shares of tables, with one queue of gradients from all ranks: what wraps a group of one process.
 
     `pieces` says for each table who holds what. Gradients arrive after their backward call has returned; whoever asks
     for the queue waits for them. Norms and checks are those of the whole tables: every rank asks for them.
@@ -34,7 +35,7 @@ class ShardedGroup(TableGroup):
 
     def __init__(
         self,
-        stores: Mapping[str, NativeStore],
+        stores: Mapping[str, Any],
         trainable: set[str],
         pieces: Mapping[str, Sequence[Piece]],
         ranks: Ranks,
@@ -45,31 +46,26 @@ class ShardedGroup(TableGroup):
         super().__init__(stores, trainable)
         self.pieces = {name: tuple(parts) for name, parts in pieces.items()}
         self.ranks, self.exchange, self.weighing, self.wire = ranks, exchange, weighing, wire
-        apart = {name: parts for name, parts in self.pieces.items() if len(parts) > 1}
-        self.apart = frozenset(apart)  # tables of whose rows no rank has all columns
-        self._sums = ColumnSums(exchange, {name: [part.holders[0] for part in parts] for name, parts in apart.items()})
-        self._largest: dict[str, float] = {}  # of tables apart: the largest number among their queued gradients
         self._arriving: list[Callable[[], None]] = []
-        self._readers: dict[str, ShardedLookup] = {}
+        self._readers: dict[str, RankLookup] = {}
 
     def __reduce__(self) -> tuple:
         raise TypeError("tables that lie on several ranks cannot be copied; copy the model before hybridrec.shard")
 
-    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
-        return ShardedLookup(self, features, remedy)
+    @abstractmethod
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> RankLookup:
+        """What looks up these features on all ranks."""
+
+    @abstractmethod
+    def read(self, lookup: Any, ids: Tensor) -> Tensor:
+        """The rows of ids, by the lookup of their table."""
 
     def reader(self, name: str) -> Callable[[Tensor], Tensor]:
         """Rows by id, without a gradient; every rank asks, each for its own ids."""
         if name not in self._readers:
-            self._readers[name] = ShardedLookup(self, (FeatureSpec(name, name, "none"),))
+            self._readers[name] = self.lookup_fn((FeatureSpec(name, name, "none"),))
         lookup, dtype = self._readers[name], self.stores[name].dtype
-
-        def read(ids: Tensor) -> Tensor:
-            ids = ids.contiguous()
-            _, (rows,) = lookup.one(ids, ids.new_empty(0), None, 1, len(ids), train=False)
-            return rows.to(dtype)
-
-        return read
+        return lambda ids: self.read(lookup, ids.contiguous()).to(dtype)
 
     # -- the queue ------------------------------------------------------------------------------------------
 
@@ -77,42 +73,32 @@ class ShardedGroup(TableGroup):
         """Gradients are on their way; `land` waits for them and queues them."""
         self._arriving.append(land)
 
-    def saw(self, largest: float, tables: Iterable[str]) -> None:
-        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
-        for name in self.apart.intersection(tables):
-            self._largest[name] = max(largest, self._largest.get(name, 0.0))
-
-    def settle(self) -> None:
-        """Wait for gradients that are on their way."""
+    def land(self) -> None:
+        """Wait for gradients that are on their way, and queue them."""
         arriving, self._arriving = self._arriving, []
         for land in arriving:
             land()
 
     def pending(self, name: str) -> int:
-        self.settle()
+        self.land()
         return super().pending(name)
 
     def waiting(self) -> set[str]:
-        self.settle()
+        self.land()
         return super().waiting()
 
-    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
-        super()._let_go(calls, tables)
-        for name in tables:
-            self._largest.pop(name, None)
-
     def discard(self, names: Iterable[str]) -> None:
-        self.settle()
+        self.land()
         super().discard(names)
 
     def finite(self, names: Iterable[str]) -> bool:
-        self.settle()
+        self.land()
         return not self._sum(float(not super().finite(names)))
 
     # -- the step -------------------------------------------------------------------------------------------
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
-        self.settle()
+        self.land()
         mine = [name for name in names if self.stores[name].share.saves]  # copies count once
         norm = super().norm(mine, None if steps is None else {name: steps[name] for name in mine})
         return math.sqrt(self._sum(norm**2))
@@ -130,6 +116,49 @@ class ShardedGroup(TableGroup):
             raise error or FloatingPointError(
                 f"another rank has gradients of {', '.join(sorted(strict))} that are not finite; nothing was changed"
             )
+
+    def _sum(self, value: float) -> float:
+        """Over all ranks."""
+        return float(self.ranks.sum(torch.tensor([value], dtype=torch.float64)))
+
+
+class ShardedGroup(OverRanks, TableGroup):
+    """Tables in native memory."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, Any],
+        trainable: set[str],
+        pieces: Mapping[str, Sequence[Piece]],
+        ranks: Ranks,
+        exchange: Exchange,
+        weighing: Weighing,
+        wire: Wire,
+    ) -> None:
+        super().__init__(stores, trainable, pieces, ranks, exchange, weighing, wire)
+        apart = {name: parts for name, parts in self.pieces.items() if len(parts) > 1}
+        self.apart = frozenset(apart)  # tables of whose rows no rank has all columns
+        self._sums = ColumnSums(exchange, {name: [part.holders[0] for part in parts] for name, parts in apart.items()})
+        self._largest: dict[str, float] = {}  # of tables apart: the largest number among their queued gradients
+
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
+        return ShardedLookup(self, features, remedy)
+
+    def read(self, lookup: Any, ids: Tensor) -> Tensor:
+        _, (rows,) = lookup.one(ids, ids.new_empty(0), None, 1, len(ids), train=False)
+        return rows
+
+    # -- rows of which no rank has all columns --------------------------------------------------------------
+
+    def saw(self, largest: float, tables: Iterable[str]) -> None:
+        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
+        for name in self.apart.intersection(tables):
+            self._largest[name] = max(largest, self._largest.get(name, 0.0))
+
+    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
+        super()._let_go(calls, tables)
+        for name in tables:
+            self._largest.pop(name, None)
 
     def whole_rows(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> Mapping[str, _native.WholeRows]:
         """What the columns of all ranks add up to, where a step needs to know."""
@@ -152,10 +181,6 @@ class ShardedGroup(TableGroup):
             return False
         large = not self._largest.get(name, 0.0) * max(1.0, step.grad_scale) < LARGE
         return large or step.clip_row_norm < math.inf or any(column.per_row for column in step.rule.state)
-
-    def _sum(self, value: float) -> float:
-        """Over all ranks."""
-        return float(self.ranks.sum(torch.tensor([value], dtype=torch.float64)))
 
 
 def _sums_of(step: RowStep) -> int:

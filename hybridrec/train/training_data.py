@@ -26,11 +26,14 @@ class TrainingData:
         if number is not None and hasattr(self.data, "set_epoch"):
             self.data.set_epoch(number)
         learner, position = self._learner, getattr(self.data, "state_dict", None)
+        sharded = learner.model if self._ahead and isinstance(learner.model, ShardedModel) else None
         if learner.device is not None:
-            self._feed = Feed(self.data, learner.place, learner.device, position)
-        elif self._ahead and isinstance(learner.model, ShardedModel):
-            model = learner.model
-            self._feed = IdsAhead(self.data, learner.place, model.prepare, model.forget, position)
+            self._feed = feed = Feed(self.data, learner.place, learner.device, position)
+            if sharded is not None:
+                known = sharded.prepare, sharded.forget, lambda: feed.state
+                self._feed = IdsAhead(feed, lambda placed: placed, *known)
+        elif sharded is not None:
+            self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position)
         else:
             return iter(self.data)
         return self._feed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import hybridrec as hr
 from hybridrec.parallel import Placement, Plan, Ranks, Wire
@@ -88,3 +89,9 @@ def test_the_host_of_ranks_on_cpus_is_where_their_rows_are_anyway() -> None:
     place(model, Plan(1, placements), Ranks(0, 1), Wire(), {})
     ids = torch.tensor([1, 0, 3])
     assert torch.equal(model.embeddings.lookup("t0", ids), whole.lookup("t0", ids))
+
+
+def test_layers_elsewhere_than_rows_are_refused() -> None:
+    parts = {"rows": hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)]), "top": nn.Linear(4, 1, device="meta")}
+    with pytest.raises(ValueError, match=r"layers on meta and rows on cpu; .* make it with device='cuda'"):
+        place(nn.ModuleDict(parts), None, Ranks(0, 1), Wire(), {})

@@ -35,16 +35,18 @@ def data_of(rows: int, batch_size: int, weighted: bool = False) -> Dataset:
     return hr.data.table(columns, label="click", weight="weight" if weighted else None, batch_size=batch_size)
 
 
-def model_of(ds: Dataset, kind: str) -> torch.nn.Module:
+def model_of(ds: Dataset, kind: str, **more: Any) -> torch.nn.Module:
     torch.manual_seed(0)
     if kind == "twotower":
-        return TwoTower(ds.schema, dim=4, item=["item", "age"], hidden=(8,), out=4)
-    return DeepFM(ds.schema, dim=4, hidden=(8,))
+        return TwoTower(ds.schema, dim=4, item=["item", "age"], hidden=(8,), out=4, **more)
+    return DeepFM(ds.schema, dim=4, hidden=(8,), **more)
 
 
-def trainer_of(ds: Dataset, kind: str = "deepfm", options: dict[str, Any] | None = None, **more: Any) -> Trainer:
-    chosen = replace(QUIET, **(options or {}))
-    return Trainer(model_of(ds, kind), loss="in_batch_softmax" if kind == "twotower" else "bce", options=chosen, **more)
+def trainer_of(
+    ds: Dataset, kind: str = "deepfm", options: dict[str, Any] | None = None, made: Any = None, **more: Any
+) -> Trainer:
+    chosen, model = replace(QUIET, **(options or {})), model_of(ds, kind, **(made or {}))
+    return Trainer(model, loss="in_batch_softmax" if kind == "twotower" else "bce", options=chosen, **more)
 
 
 def fitted(
@@ -55,19 +57,20 @@ def fitted(
     by: str = "batch",
     epochs: int = 2,
     metrics: list[str] | None = None,
+    made: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """A fit on the same global batches, whatever the number of ranks, and all that is seen of it."""
     ds = data_of(rows, batch_size, weighted)
     train, valid = ds.split(0.9)
-    trainer = trainer_of(ds, kind, options, metrics=metrics)
+    trainer = trainer_of(ds, kind, options, made, metrics=metrics)
     sharded = train.shuffle(seed=1)
     history = trainer.fit(sharded.shard_for_rank(by=by), valid, epochs=epochs)  # pyright: ignore[reportArgumentType]
     return {
         "records": [{name: each[name] for name in each if name not in TIMES} for each in history],
         "rows": trainer.state.rows,
-        "weights": {name: part.clone() for name, part in inside(trainer.model).named_parameters()},
-        "buffers": {name: part.clone() for name, part in inside(trainer.model).named_buffers()},
+        "weights": {name: part.detach().cpu().clone() for name, part in inside(trainer.model).named_parameters()},
+        "buffers": {name: part.cpu().clone() for name, part in inside(trainer.model).named_buffers()},
         "scores": torch.from_numpy(np.asarray(trainer.predict(ds))),
         "evaluated": trainer.evaluate(ds),
     }

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from hybridrec.parallel.cost import Wire
+from hybridrec.parallel.ranks import Ranks
+from hybridrec.parallel.shard import place
 from hybridrec.train.graphs import StepGraphs, graphs_for
 from hybridrec.train.losses import LOSSES, make_loss
 from hybridrec.train.step import Learner
@@ -31,6 +34,14 @@ def test_rows_on_the_cpu_cannot_be_replayed_and_whoever_insists_is_told():
         assert graphs_for(learner, wanted=None) is None
         with pytest.raises(ValueError, match=f"graphs is true, but {what} of the model are on the CPU; make it with"):
             graphs_for(learner, wanted=True)
+
+
+def test_a_sharded_model_has_no_graphs_and_whoever_insists_is_told():
+    model = place(model_of(dataset()), None, Ranks(0, 1), Wire(), {})
+    learner = Learner(model, LOSSES["bce"], device=torch.device("cuda", 0))
+    assert graphs_for(learner, wanted=None) is None
+    with pytest.raises(ValueError, match=r"graphs is true, but the model is sharded.*leave graphs out"):
+        graphs_for(learner, wanted=True)
 
 
 def test_models_and_losses_of_others_are_captured_only_if_wanted(monkeypatch):

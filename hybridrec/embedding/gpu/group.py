@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -80,14 +80,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What is done when all that was launched until now is."""
         return None if self._side is None else torch.cuda.current_stream(self.device).record_event()
 
-    def prepare(self, looked: Looked, after: Any = None) -> None:
-        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now."""
+    def prepare(self, looked: Looked, after: Any = None, read: Sequence[Tensor] = ()) -> None:
+        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now.
+
+        What is `read` beside what every lookup has may be gone before that is done.
+        """
         if self._side is None:
             looked.groups = self._group(looked)
             return
         self._side.wait_event(after or self.moment())
-        read = looked.block.values, looked.weights, looked.bag_of, looked.scales
-        for tensor in read:
+        for tensor in (looked.block.values, looked.weights, looked.bag_of, looked.scales, *read):
             if tensor is not None:
                 tensor.record_stream(self._side)  # their memory is not to be used anew before it is read
         with torch.cuda.stream(self._side):
@@ -262,6 +264,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _summed(self, calls: list[Looked], name: str) -> tuple[Tensor, Tensor]:
         """The rows of a table that have gradients in these calls, int64 [U], and the gradients' sums [U, dim]."""
         parts = [part for looked in calls for part in looked.occurrences(name)]
+        if not parts:  # rows that gradients have come for lie on other ranks
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            return none, torch.zeros(0, self.stores[name].dim, device=self.device)
         return sum_by_row(torch.cat([rows for rows, _ in parts]), torch.cat([grads for _, grads in parts]))
 
     def _addresses(self) -> Tensor:

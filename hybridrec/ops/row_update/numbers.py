@@ -6,7 +6,8 @@ import triton.language as tl
 
 SGD, MOMENTUM, NESTEROV = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL = tl.constexpr(3), tl.constexpr(4), tl.constexpr(5), tl.constexpr(6)
-RULES = {"sgd": 0, "momentum": 1, "nesterov": 2, "adagrad": 3, "rowwise_adagrad": 4, "adam": 5, "ftrl": 6}
+SUM = tl.constexpr(7)  # no rule: rows become their summed gradients
+RULES = {"sgd": 0, "momentum": 1, "nesterov": 2, "adagrad": 3, "rowwise_adagrad": 4, "adam": 5, "ftrl": 6, "sum": 7}
 
 # The numbers of a table's step, float32, in a line per table.
 LR, MOMENTUM_RATE, DECAY, EPS, BETA1, BETA2 = (tl.constexpr(k) for k in range(6))

@@ -47,6 +47,19 @@ def _at(addresses, table, which, mask, TYPE: tl.constexpr, ALIGN: tl.constexpr):
 
 
 @triton.jit
+def _take(
+    g, row, table, mask, columns, addresses, numbers, keys, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """Rows [n] of tables [n] take their summed gradients [n, WIDTH]: by a step, or as they are."""
+    if RULE == of.SUM:
+        to = _at(addresses, table, of.ROWS, mask, ROW, ALIGN) + row.to(tl.int64)[:, None] * D + columns[None, :]
+        tl.store(to, g, mask=mask[:, None] & (columns[None, :] < D))
+    else:
+        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
+
+
+@triton.jit
 def _step(
     g, row, table, mask, columns, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr,
@@ -158,7 +171,7 @@ def update_single(
         at = tl.load(single + 2 * n + begin + i, mask=mask, other=0)
         share = tl.load(single_share + begin + i, mask=mask, other=0.0) if SHARES else tl.zeros([N], tl.float32)
         g = _gradients(grad, at, share, mask, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 @triton.jit
@@ -183,7 +196,7 @@ def update_few(
             at = tl.load(grouped + place + j, mask=there, other=0)
             share = tl.load(grouped_share + place + j, mask=there, other=0.0) if SHARES else tl.zeros([N], tl.float32)
             g += _gradients(grad, at, share, there, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 @triton.jit
@@ -227,7 +240,7 @@ def update_many(
         g = tl.load(sums, mask=inside, other=0.0)
         tl.debug_barrier()  # no thread may load again what another has cleared
         tl.store(sums, tl.zeros([N, WIDTH], tl.float32), mask=inside)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 def update_groups(
