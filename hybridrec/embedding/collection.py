@@ -19,7 +19,7 @@ from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.parameters import whole
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import Store
+from hybridrec.embedding.store import WHOLE, Store
 from hybridrec.embedding.table import Table
 from hybridrec.embedding.unfused import TableWeight, UnfusedLookup
 from hybridrec.types import Batch, IdBlock, Ragged
@@ -72,7 +72,6 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.device = device_of(device)
         if self.device.type != "cpu":
             refuse_on_gpu(self._tables.values(), fused)
-            memory.refuse_rows(self._tables.values(), self.device, memory.free_bytes(self.device))
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         if not fused:
@@ -83,6 +82,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     def _allocate(self) -> None:
         """Give the rows memory."""
+        self.expect_rows(dict.fromkeys(self._tables, WHOLE))
         self._stores: dict[str, Store] = {}
         if self.fused:
             self._stores.update((name, self.make_store(table)) for name, table in self._tables.items())
@@ -99,15 +99,19 @@ class EmbeddingCollection(RowOwner, nn.Module):
             return getattr(self, name)
         return super().__getattr__(name)
 
-    def make_store(self, table: Table, share: Share | None = None) -> Store:
+    def make_store(self, table: Table, share: Share = WHOLE) -> Store:
         """A store for a table of this collection, or for a share of it, with initial rows."""
-        if share is not None:
-            return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
         if self.device.type != "cpu" and not table.on_host:
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
 
-            return DeviceStore(table, self.seed, self.device)
-        return (HashStore if table.dynamic else DenseStore)(table, self.seed)
+            return DeviceStore(table, self.seed, self.device, share)
+        return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
+
+    def expect_rows(self, shares: Mapping[str, Share]) -> None:
+        """Raise if these shares of its tables together cannot fit a GPU; on the CPU nothing is counted."""
+        if self.device.type != "cpu":
+            held = [(self._tables[name], share) for name, share in shares.items()]
+            memory.refuse_rows(held, self.device, memory.free_bytes(self.device))
 
     def _connect(self) -> None:
         """Make what looks up: it has native parts, and is made anew in copies."""

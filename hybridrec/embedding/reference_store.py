@@ -100,9 +100,7 @@ class ReferenceStore(Store):
         data = self.read(ids)
         states = [data.state[name] for name in step.rule.names]
         values, states = update_rows(step, data.rows.float(), states, grads)
-        first = self.share.column  # draws go by the column in the whole table
-        whole = torch.nn.functional.pad(values, (first, 0))
-        rounded = round_stochastic(self._key, ids, whole, step.step, self.dtype)[:, first:]
+        rounded = round_stochastic(self._key, ids, values, step.step, self.dtype, self.share.column)
         for place, (id, value) in enumerate(zip(ids.tolist(), rounded, strict=True)):
             self._rows[id].values = value
             self._rows[id].state = {name: new[place] for name, new in zip(step.rule.names, states, strict=True)}

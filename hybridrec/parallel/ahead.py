@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
-    from hybridrec.parallel.request import Ids
-    from hybridrec.parallel.sharded_lookup import ShardedLookup
-    from hybridrec.parallel.way import Flight
+    from hybridrec.parallel.rank_lookup import RankLookup
 
 
 class Ahead:
@@ -25,19 +23,20 @@ class Ahead:
         self._thread: ThreadPoolExecutor | None = None
         self._flights: dict[tuple[int, int], deque[tuple[IdBlock, Future[Any]]]] = {}  # those of a block in their order
 
-    def begin(self, lookup: ShardedLookup, block: IdBlock, weight: float) -> None:
-        """Send the ids of a block whose lookup will follow."""
+    def begin(self, lookup: RankLookup, block: IdBlock, weight: float) -> Future[Any]:
+        """Send the ids of a block whose lookup will follow; the flight, once it is known."""
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ids-ahead")
         flight = self._thread.submit(lookup.fly, lookup.ids_of(block), weight)
         self._of(lookup, block).append((block, flight))
+        return flight
 
-    def keep(self, lookup: ShardedLookup, block: IdBlock, flight: Flight) -> None:
+    def keep(self, lookup: RankLookup, block: IdBlock, flight: Any) -> None:
         """A flight whose vectors are on their way already, until its lookup takes it."""
         done: Future[Any] = Future()
         done.set_result(flight)
         self._of(lookup, block).appendleft((block, done))
 
-    def taken(self, lookup: ShardedLookup, block: IdBlock) -> Flight | None:
+    def taken(self, lookup: RankLookup, block: IdBlock) -> Any:
         """The flight of this block, once ids are there; None where none was begun."""
         key = id(lookup), id(block)
         waiting = self._flights.get(key)
@@ -48,10 +47,10 @@ class Ahead:
             del self._flights[key]
         return flight.result()
 
-    def _of(self, lookup: ShardedLookup, block: IdBlock) -> deque[tuple[IdBlock, Future[Any]]]:
+    def _of(self, lookup: RankLookup, block: IdBlock) -> deque[tuple[IdBlock, Future[Any]]]:
         return self._flights.setdefault((id(lookup), id(block)), deque())  # blocks are held, so ids are their own
 
-    def now(self, lookup: ShardedLookup, ids: Ids, weight: float) -> Flight:
+    def now(self, lookup: RankLookup, ids: Any, weight: float) -> Any:
         """A flight that nobody has begun before, after those that were."""
         return (
             lookup.fly(ids, weight) if self._thread is None else self._thread.submit(lookup.fly, ids, weight).result()

@@ -69,10 +69,11 @@ class Exchange:
         self.rank, self.world = ranks.rank, ranks.world
         self.traffic = Traffic()
         self.ahead = Ahead()
+        self.transports: dict[torch.device, Any] = {}  # of what is on GPUs
         self._arena = _native.Arena.create()
         self._memory = host_memory(ranks, ranks.shared if shared is None else shared) if ranks.world > 1 else None
         every, through_gloo = list(range(ranks.world)), ranks.world > 1 and self._memory is None
-        self._groups = {channel: distributed.new_group(every) for channel in CHANNELS} if through_gloo else {}
+        self._groups = {channel: distributed.new_group(every, backend="gloo") for channel in CHANNELS} if through_gloo else {}
 
     @property
     def shared(self) -> bool:

@@ -13,6 +13,7 @@ from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.fused_modules import FusedModule
 from hybridrec.embedding.group import TableGroup
+from hybridrec.embedding.queue import GradientQueue
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
@@ -24,7 +25,7 @@ CHUNK = 65_536  # rows that rank 0 tells the others at a time
 
 Stores = Mapping[str, Any]
 Pieces = Mapping[str, tuple[Piece, ...]]
-MakeGroup = Callable[[Stores, set[str], Pieces], TableGroup]
+MakeGroup = Callable[[Stores, set[str], Pieces], GradientQueue]
 
 
 class Home(Protocol):
@@ -32,6 +33,7 @@ class Home(Protocol):
 
     path: str
     names: dict[str, str]  # of tables as a plan has them, to those of the group
+    device: torch.device  # where rows are
 
     def table(self, name: str) -> Table:
         """The table of this name in the group."""
@@ -45,11 +47,15 @@ class Home(Protocol):
         """The rows as they are before."""
         ...
 
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        """Raise if these shares of its tables cannot fit where rows are."""
+        ...
+
     def make(self, name: str, share: Share) -> Store:
         """A store for a share."""
         ...
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         """Look up in another group from now on."""
         ...
 
@@ -58,7 +64,7 @@ class CollectionHome:
     """The tables of a collection."""
 
     def __init__(self, path: str, collection: EmbeddingCollection) -> None:
-        self.path, self._collection = path, collection
+        self.path, self._collection, self.device = path, collection, collection.device
         self.names = {name: name for name in collection.tables}
 
     def table(self, name: str) -> Table:
@@ -70,10 +76,13 @@ class CollectionHome:
     def old(self, name: str) -> Store:
         return self._collection[name]
 
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        self._collection.expect_rows(shares)
+
     def make(self, name: str, share: Share) -> Store:
         return self._collection.make_store(self._collection.tables[name], share)
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         self._collection.adopt(group)
 
 
@@ -81,7 +90,7 @@ class FusedHome:
     """The tables of modules that were fused together."""
 
     def __init__(self, path: str, group: TableGroup, modules: list[FusedModule]) -> None:
-        self.path, self._group, self._modules = path, group, modules
+        self.path, self._group, self._modules, self.device = path, group, modules, torch.device("cpu")
         self.names = {name: name for name in group.stores}
 
     def table(self, name: str) -> Table:
@@ -93,11 +102,14 @@ class FusedHome:
     def old(self, name: str) -> Store:
         return self._group.stores[name]
 
+    def expect(self, shares: Mapping[str, Share]) -> None:
+        """Nothing is known of the memory of the host."""
+
     def make(self, name: str, share: Share) -> Store:
         old = self._group.stores[name]
         return DenseStore(old.table, old.seed, share)
 
-    def adopt(self, group: TableGroup) -> None:
+    def adopt(self, group: Any) -> None:
         for module in self._modules:
             name = module._store.table.name
             module.group, module._store = group, group.stores[name]  # pyright: ignore[reportAttributeAccessIssue]
@@ -136,11 +148,12 @@ def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
     stores: dict[str, Any] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
     told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
-    for planned, name in home.names.items():
-        placement, table = plan[planned], home.table(name)
-        scheme = scheme_of(placement)
-        stores[name] = home.make(name, scheme.share(table, placement, ranks.rank))
-        pieces[name] = scheme.pieces(table, placement)
+    placed = {name: (scheme_of(plan[planned]), home.table(name), plan[planned]) for planned, name in home.names.items()}
+    shares = {name: scheme.share(table, where, ranks.rank) for name, (scheme, table, where) in placed.items()}
+    home.expect(shares)
+    for name, (scheme, table, where) in placed.items():
+        stores[name] = home.make(name, shares[name])
+        pieces[name] = scheme.pieces(table, where)
         if told:
             tell_rows(home.old(name), stores[name], ranks)
     trainable = {name for name in stores if stores[name].table.trainable}

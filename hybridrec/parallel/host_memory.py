@@ -96,7 +96,7 @@ def host_memory(ranks: Ranks, shared: bool | None) -> HostMemory | None:
             mine = _native.HostExchange(ranks.rank, ranks.world, len(CHANNELS), ranks.timeout)
         except RuntimeError as failed:
             error = str(failed)
-    told = ranks.all_told(None if mine is None else [_host(), mine.process, mine.file, str(mine.token)])
+    told = ranks.all_told(None if mine is None else [host_name(), mine.process, mine.file, str(mine.token)])
     if mine is not None:
         error = _meet(mine, told)
     errors = ranks.all_told([error, shared is True])
@@ -125,6 +125,6 @@ def _meet(mine: Any, told: list[Any]) -> str:
     return ""
 
 
-def _host() -> str:
+def host_name() -> str:
     """This host since it was started."""
     return f"{platform.node()} {_BOOT.read_text().strip() if _BOOT.exists() else ''}"

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hybridrec.parallel.way import Flight, Way
+from hybridrec.parallel.rank_lookup import fed_tables
+from hybridrec.parallel.way import Flight
 
 if TYPE_CHECKING:
     from hybridrec.parallel.sharded_lookup import ShardedLookup
@@ -49,7 +50,7 @@ class PooledAnswers(torch.autograd.Function):
         of_weights = _weight_gradient(ctx, given) if ctx.weighted else None
         if not ctx.needs_input_grad[0]:
             return None, of_weights, None, None, None
-        tables = _fed(ctx.lookup, ctx.flight.way, flat, sequences)
+        tables = fed_tables(ctx.flight.way.routes, ctx.flight.way.sequences, flat, sequences)
         ctx.lookup.send_gradients(ctx.flight, _sums(ctx, given), tables)
         return torch.zeros(()), of_weights, None, None, None
 
@@ -80,14 +81,6 @@ def _sums(ctx: Any, given: tuple[Any, ...]) -> list[Tensor]:
     slots, winners = ctx.slots.data_ptr(), _all(ctx.winners)
     way.pool.sum_gradients(way.layout(flight.ids), *place, slots, winners, *given, flight.share, way.groups)
     return sums
-
-
-def _fed(lookup: ShardedLookup, way: Way, flat: Tensor | None, sequences: Sequence[Tensor | None]) -> set[str]:
-    """The tables that a gradient has come for."""
-    pooled = {f.table for f in lookup.features if f.combiner != "none"} if flat is not None else set()
-    parts = [way.routes.parts[place] for place in way.sequences]
-    found = zip(parts, sequences, strict=True)
-    return pooled | {part.piece.table for part, grad in found if grad is not None}
 
 
 def _spread(weights: Tensor | None, flight: Flight) -> Tensor | None:

@@ -36,16 +36,19 @@ class Ranks:
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all ranks, in place."""
-        self._count()
-        if self.world > 1:
-            distributed.all_reduce(values)
-        return values
+        return self._reduced(values, distributed.ReduceOp.SUM)
 
     def largest(self, values: Tensor) -> Tensor:
         """The maximum over all ranks, in place."""
+        return self._reduced(values, distributed.ReduceOp.MAX)
+
+    def _reduced(self, values: Tensor, by: Any) -> Tensor:
         self._count()
         if self.world > 1:
-            distributed.all_reduce(values, distributed.ReduceOp.MAX)
+            there = sendable(values)
+            distributed.all_reduce(there, by)
+            if there is not values:
+                values.copy_(there)
         return values
 
     def gathered(self, values: Tensor) -> list[Tensor]:
@@ -62,9 +65,7 @@ class Ranks:
         most = int(sizes.max())
         padded = values.new_zeros(most, *values.shape[1:])
         padded[: len(values)] = values
-        found = [torch.empty_like(padded) for _ in range(self.world)]
-        distributed.all_gather(found, padded)
-        return [part[:size] for part, size in zip(found, sizes.tolist(), strict=True)]
+        return [part[:size] for part, size in zip(self.stacked(padded), sizes.tolist(), strict=True)]
 
     def stacked(self, values: Tensor) -> Tensor:
         """The tensors of all ranks, which have one shape, as [world, ...].
@@ -73,12 +74,13 @@ class Ranks:
         tensor([[1, 2]])
         """
         self._count()
-        found = values.new_empty(self.world, *values.shape)
+        there = sendable(values)
+        found = there.new_empty(self.world, *values.shape)
         if self.world == 1:
-            found[0] = values
+            found[0] = there
         else:
-            distributed.all_gather(list(found.unbind()), values.contiguous())
-        return found
+            distributed.all_gather(list(found.unbind()), there.contiguous())
+        return found.to(values.device)
 
     def all_told(self, value: Any) -> list[Any]:
         """The JSON values of all ranks in their order.
@@ -118,13 +120,30 @@ def _short(value: Any, most: int = 200) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
+def has_nccl() -> bool:
+    """Whether processes have joined with NCCL for what is on GPUs.
+
+    >>> has_nccl()
+    False
+    """
+    return distributed.is_initialized() and "nccl" in distributed.get_backend_config()
+
+
+def sendable(values: Tensor) -> Tensor:
+    """The values where ranks can send them from: Gloo knows the memory of the host alone."""
+    return values if values.device.type == "cpu" or has_nccl() else values.cpu()
+
+
 def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
     """Join the other processes that torchrun started; on one process, do nothing. Returns the ranks, or None.
 
     `timeout` is how many seconds a rank waits for another before all of them end. One that dies or raises ends the
     others within seconds; see `hybridrec.parallel.watch`.
 
-    Lookups go through shared memory where all ranks are on one host, and else through Gloo; `shared=False` has them go
+    With GPUs, the current one becomes that of LOCAL_RANK. Where all ranks have one of their own, what is on GPUs goes
+    through NCCL, and else through the host.
+
+    Lookups on CPUs go through shared memory where all ranks are on one host, and else through Gloo; `shared=False` has them go
     through Gloo always, and with `shared=True` it is an error of `hybridrec.shard` if they would.
 
     >>> init() is None  # without torchrun
@@ -142,12 +161,25 @@ def init(timeout: float = TIMEOUT, shared: bool | None = None) -> Ranks | None:
             f"WORLD_SIZE is {world}, but {', '.join(absent)} is not set; start the program with torchrun"
         )
     rank, store = int(os.environ["RANK"]), meeting_place(timeout, opens=True)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
+    backend = "cpu:gloo,cuda:nccl" if _all_have_cards(store, rank, world) else "gloo"
+    distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=timeout)
+    )
     _current = Ranks(rank, world, timeout, shared)
     _current.watch = watch_over(rank, world, timeout, _current.told(secrets.token_hex(8)))
     _current.watch.start()
     _current.barrier()  # all have given a sign
     return _current
+
+
+def _all_have_cards(store: Any, rank: int, world: int) -> bool:
+    """Whether every rank has a GPU of its own, which becomes its current one; with fewer, ranks of a host share them."""
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    place, beside = int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    if cards:
+        torch.cuda.set_device(place % cards)
+    store.set(f"cards/{rank}", "own" if cards >= beside else "none")
+    return all(store.get(f"cards/{each}") == b"own" for each in range(world))
 
 
 def ranks() -> Ranks | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from hybridrec import __version__
+from hybridrec.embedding.native_store import NativeStore
 from hybridrec.embedding.table import Table
-from hybridrec.parallel.cluster import Cluster
+from hybridrec.parallel.cluster import KINDS, Cluster
 from hybridrec.parallel.constraints import Constraints, Pin
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
-from hybridrec.parallel.homes import Pieces, Stores, homes_in, place_home
+from hybridrec.parallel.homes import Home, Pieces, Stores, homes_in, place_home
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
@@ -24,6 +27,7 @@ from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
 LIKELY = 1_000_000  # rows of a dynamic table, whose capacity is a limit and no measure
+NEARLY = 1.1  # memory that a card's name promises, over what it has
 GROWTH = ((8_192.0, 3_300.0),)  # ids, and how many of them are distinct: as logs of clicks have it, about k ** -1.05
 
 
@@ -56,28 +60,49 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
     """The same for these ranks, also for a single one."""
     if isinstance(model, ShardedModel):
         raise ValueError("this model is sharded already; shard it once, before optimizers are made")
-    _refuse_gpu(model)
     homes = homes_in(model)
+    device = _device_of(model, homes)
     tables = {planned: home.table(name) for home in homes for planned, name in home.names.items()}
     world.agree("versions", {"hybridrec": __version__, "torch": torch.__version__})
     world.agree("tables", {name: repr(table) for name, table in tables.items()})
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
-    plan = plan or usual_plan(tables, world.world, wire, pin)
+    plan = plan or usual_plan(tables, world.world, wire, pin, kind_of(device))
     _check(plan, tables, world.world)
     world.agree("plan", plan.to_json())
     exchange, weighing = Exchange(world), Weighing()
-
-    def group(stores: Stores, trainable: set[str], pieces: Pieces) -> ShardedGroup:
-        return ShardedGroup(stores, trainable, pieces, world, exchange, weighing, wire)
-
+    group = partial(_group, GroupParts(world, exchange, weighing, wire))
     for home in homes:
         place_home(home, plan, world, group)
     return ShardedModel(model, plan, world, exchange, weighing)
 
 
-def usual_plan(tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping[str, Pin | str]) -> Plan:
+class GroupParts(NamedTuple):
+    """What all groups of tables have in common."""
+
+    ranks: Ranks
+    exchange: Exchange
+    weighing: Weighing
+    wire: Wire
+
+
+def _group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Pieces) -> Any:
+    """The group of tables where their rows are."""
+    if all(isinstance(store, NativeStore) for store in stores.values()):
+        return ShardedGroup(stores, trainable, pieces, *parts)
+    from hybridrec.parallel.gpu.group import DeviceShardedGroup  # Triton comes with it
+    from hybridrec.parallel.gpu.transport import transport_for
+
+    device = next(iter(stores.values())).device
+    transport = parts.exchange.transports.get(device) or transport_for(parts.ranks, parts.exchange, device)
+    parts.exchange.transports[device] = transport
+    return DeviceShardedGroup(stores, trainable, pieces, *parts, transport)
+
+
+def usual_plan(
+    tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping[str, Pin | str], kind: str = "cpu"
+) -> Plan:
     """A plan without data to measure: one id per row of data and feature, repeated as in logs, and row-wise state.
 
     >>> usual_plan({"item": Table("item", 8, rows=10**6)}, 2, Wire(), {"item": "row"})["item"].scheme
@@ -87,7 +112,7 @@ def usual_plan(tables: Mapping[str, Table], world: int, wire: Wire, pin: Mapping
     pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
     free = [name for name in tables if name not in pins]
     limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # any optimizer will do
-    return make_plan(Workload(loads, BATCH), Cluster.parse(f"1x{world}xcpu"), limits, wire)
+    return make_plan(Workload(loads, BATCH), Cluster.parse(f"1x{world}x{kind}"), limits, wire)
 
 
 def _load(name: str, table: Table) -> TableLoad:
@@ -122,7 +147,29 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
 
 
-def _refuse_gpu(model: nn.Module) -> None:
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.device.type != "cpu":
-            raise ValueError(f"the model is on {tensor.device}; on several ranks it must be on the CPU so far")
+def _device_of(model: nn.Module, homes: Sequence[Home]) -> torch.device:
+    """Where layers and rows are: all of them on one GPU, or on the CPU."""
+    layers = {part.device for part in (*model.parameters(), *model.buffers())}
+    rows = {home.device for home in homes}
+    found = sorted(layers | rows, key=str)
+    if len(found) > 1:
+        where = [f"{what} on {', '.join(sorted(map(str, on)))}" for what, on in (("layers", layers), ("rows", rows))]
+        raise ValueError(
+            f"the model has {' and '.join(where)}; on several ranks both must be on the CPU, or on one GPU of each "
+            "rank: make it with device='cuda' after hybridrec.init()"
+        )
+    return found[0] if found else torch.device("cpu")
+
+
+def kind_of(device: torch.device) -> str:
+    """What a plan takes a device for: the kind of card that it is, by its name and memory.
+
+    >>> kind_of(torch.device("cpu"))
+    'cpu'
+    """
+    if device.type != "cuda":
+        return "cpu"
+    name, room = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+    named = [kind for kind in KINDS if kind.split("-")[0] in name]
+    fitting = [kind for kind in named or KINDS if kind != "cpu" and KINDS[kind]["memory"] <= room * NEARLY]
+    return max(fitting, key=lambda kind: KINDS[kind]["memory"], default="A100-40")

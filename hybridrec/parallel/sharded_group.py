@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,19 +11,20 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.group import TableGroup
-from hybridrec.embedding.native_store import NativeStore
-from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.embedding.queue import FeatureSpec, GradientQueue
 from hybridrec.optim.rule import RowRule, RowStep
+from hybridrec.parallel.apart import refuse_clipping, refuse_rule
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
+from hybridrec.parallel.rank_lookup import RankLookup
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.sharded_lookup import ShardedLookup
 from hybridrec.parallel.weighing import Weighing
 
 
-class ShardedGroup(TableGroup):
-    """This rank's shares of tables, with one queue of gradients from all ranks.
+class OverRanks(GradientQueue[Any]):
+    """This rank's shares of tables, with one queue of gradients from all ranks: what wraps a group of one process.
 
     `pieces` says for each table who holds what. Gradients arrive after their backward call has returned; whoever asks
     for the queue waits for them. Norms and checks are those of the whole tables: every rank asks for them.
@@ -30,7 +32,7 @@ class ShardedGroup(TableGroup):
 
     def __init__(
         self,
-        stores: Mapping[str, NativeStore],
+        stores: Mapping[str, Any],
         trainable: set[str],
         pieces: Mapping[str, Sequence[Piece]],
         ranks: Ranks,
@@ -42,40 +44,25 @@ class ShardedGroup(TableGroup):
         self.pieces = {name: tuple(parts) for name, parts in pieces.items()}
         self.ranks, self.exchange, self.weighing, self.wire = ranks, exchange, weighing, wire
         self._arriving: list[Callable[[], None]] = []
-        self._readers: dict[str, ShardedLookup] = {}
+        self._readers: dict[str, RankLookup] = {}
 
     def __reduce__(self) -> tuple:
         raise TypeError("tables that lie on several ranks cannot be copied; copy the model before hybridrec.shard")
 
-    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
-        return ShardedLookup(self, features, remedy)
+    @abstractmethod
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> RankLookup:
+        """What looks up these features on all ranks."""
+
+    @abstractmethod
+    def read(self, lookup: Any, ids: Tensor) -> Tensor:
+        """The rows of ids, by the lookup of their table."""
 
     def reader(self, name: str) -> Callable[[Tensor], Tensor]:
         """Rows by id, without a gradient; every rank asks, each for its own ids."""
         if name not in self._readers:
-            self._readers[name] = ShardedLookup(self, (FeatureSpec(name, name, "none"),))
+            self._readers[name] = self.lookup_fn((FeatureSpec(name, name, "none"),))
         lookup, dtype = self._readers[name], self.stores[name].dtype
-
-        def read(ids: Tensor) -> Tensor:
-            ids = ids.contiguous()
-            _, (rows,) = lookup.one(ids, ids.new_empty(0), None, 1, len(ids), train=False)
-            return rows.to(dtype)
-
-        return read
-
-    # -- who updates what -----------------------------------------------------------------------------------
-
-    def claim(self, name: str, rule: RowRule, owner: object) -> None:
-        if self._apart(name) and any(column.per_row for column in rule.state):
-            raise ValueError(
-                f"table {name!r} is split by columns, and {type(owner).__name__} keeps one number for a whole row; pin "
-                "the table to another scheme (row, table, replicated), or give it an optimizer such as Adagrad"
-            )
-        super().claim(name, rule, owner)
-
-    def _apart(self, name: str) -> bool:
-        """Whether the columns of a row lie on several ranks."""
-        return len(self.pieces[name]) > 1
+        return lambda ids: self.read(lookup, ids.contiguous()).to(dtype)
 
     # -- the queue ------------------------------------------------------------------------------------------
 
@@ -83,43 +70,37 @@ class ShardedGroup(TableGroup):
         """Gradients are on their way; `land` waits for them and queues them."""
         self._arriving.append(land)
 
-    def settle(self) -> None:
-        """Wait for gradients that are on their way."""
+    def land(self) -> None:
+        """Wait for gradients that are on their way, and queue them."""
         arriving, self._arriving = self._arriving, []
         for land in arriving:
             land()
 
     def pending(self, name: str) -> int:
-        self.settle()
+        self.land()
         return super().pending(name)
 
     def waiting(self) -> set[str]:
-        self.settle()
+        self.land()
         return super().waiting()
 
     def discard(self, names: Iterable[str]) -> None:
-        self.settle()
+        self.land()
         super().discard(names)
 
     def finite(self, names: Iterable[str]) -> bool:
-        self.settle()
+        self.land()
         return not self._sum(float(not super().finite(names)))
 
     # -- the step -------------------------------------------------------------------------------------------
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
-        self.settle()
+        self.land()
         mine = [name for name in names if self.stores[name].share.saves]  # copies count once
         norm = super().norm(mine, None if steps is None else {name: steps[name] for name in mine})
         return math.sqrt(self._sum(norm**2))
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
-        clipped = [name for name, step in steps.items() if step.clip_row_norm < math.inf and self._apart(name)]
-        if clipped:
-            raise ValueError(
-                f"table {clipped[0]!r} is split by columns, and clip_row_norm needs the norm of a whole row; pin the "
-                "table to another scheme (row, table, replicated), or leave clip_row_norm out"
-            )
         strict = {name for name, step in steps.items() if step.nan == "raise"}
         if not strict:
             return
@@ -136,3 +117,22 @@ class ShardedGroup(TableGroup):
     def _sum(self, value: float) -> float:
         """Over all ranks."""
         return float(self.ranks.sum(torch.tensor([value], dtype=torch.float64)))
+
+
+class ShardedGroup(OverRanks, TableGroup):
+    """Tables in native memory."""
+
+    def claim(self, name: str, rule: RowRule, owner: object) -> None:
+        refuse_rule(self.pieces, name, rule, owner)
+        super().claim(name, rule, owner)
+
+    def refuse(self, steps: Mapping[str, RowStep]) -> None:
+        refuse_clipping(self.pieces, steps)
+        super().refuse(steps)
+
+    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
+        return ShardedLookup(self, features, remedy)
+
+    def read(self, lookup: Any, ids: Tensor) -> Tensor:
+        _, (rows,) = lookup.one(ids, ids.new_empty(0), None, 1, len(ids), train=False)
+        return rows

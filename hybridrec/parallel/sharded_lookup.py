@@ -8,7 +8,6 @@ of their rows.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
@@ -18,150 +17,72 @@ import torch
 from torch import Tensor
 
 from hybridrec import _native
-from hybridrec.embedding.out_of_range import out_of_range_error
 from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN, TRAIN_ONCE
+from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN
 from hybridrec.parallel.answer import Answers
 from hybridrec.parallel.pooled_answers import PooledAnswers
-from hybridrec.parallel.ranks import names_of
+from hybridrec.parallel.rank_lookup import SIZES, STOPPED, RankLookup, check_told, sizes_line, told_share
 from hybridrec.parallel.request import COPIES, MARK, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
 from hybridrec.parallel.way import Flight, Way
-from hybridrec.parallel.weighing import share_of
 from hybridrec.parallel.wire_types import on_wire, received
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
     from hybridrec.parallel.sharded_group import ShardedGroup
 
-STOPPED = -1  # in place of a size: the rank cannot go on
-SIZES = 4  # numbers that a rank tells each other one: words of ids, rows of its batch, their weight, kind of id weights
-PLAIN, WEIGHTED, LEARNED = 0, 1, 2  # kinds of id weights: none, given, with a gradient
 
+class ShardedLookup(RankLookup):
+    """The lookup of tables in native memory."""
 
-def mode_of(train: bool) -> int:
-    """Whether rows are admitted, and stay for a gradient."""
-    return EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
-
-
-class ShardedLookup:
-    """Looks up features of a sharded group: a block to the pooled features side by side, and the sequences.
-
-    Every rank calls it, with its own block.
-    """
+    group: ShardedGroup
 
     def __init__(self, group: ShardedGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
-        self.group, self.features, self.remedy = group, features, remedy
-        self.anchor = torch.zeros((), requires_grad=any(f.table in group.handles for f in features))
+        super().__init__(group, features, remedy)
+        self.anchor = torch.zeros((), requires_grad=self.trained)
         self._arena = _native.Arena.create()
-        self._ways: dict[bool, Way] = {}
-        self._picks: dict[tuple[str, ...], tuple[int, ...]] = {}
 
-    def way(self, pooling: bool) -> Way:
-        """The routes with or without holders that pool."""
-        if pooling not in self._ways:
-            group = self.group
-            tables = {name: store.table for name, store in group.stores.items()}
-            routes = Routes(self.features, group.pieces, tables, group.ranks.rank, group.ranks.world, pooling)
-            self._ways[pooling] = Way(routes, group)
-        return self._ways[pooling]
+    def make_way(self, routes: Routes) -> Way:
+        return Way(routes, self.group)
 
-    def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        return self._run(self._flight(block), block.weights, train)
-
-    def prepare(self, block: IdBlock, weight: float | None) -> None:
-        """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
-        self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
-
-    def begin(self, block: IdBlock, train: bool) -> None:
-        """Have vectors come while something else is done: a lookup of this very block must follow."""
-        flight = self._flight(block)
-        self.start(flight, mode_of(train))
-        self.group.exchange.ahead.keep(self, block, flight)
-
-    def _flight(self, block: IdBlock) -> Flight:
-        flight = self.group.exchange.ahead.taken(self, block)
-        return self._now(self.ids_of(block)) if flight is None else flight
-
-    def _now(self, ids: Ids) -> Flight:
-        return self.group.exchange.ahead.now(self, ids, self.group.weighing.weight_of(ids.batch))
+    def pooled(self, anchor: Tensor, weights: Tensor | None, flight: Flight, mode: int) -> Sequence[Tensor]:
+        return PooledAnswers.apply(anchor, weights, self, flight, mode)  # pyright: ignore[reportReturnType]
 
     def one(
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The same for the only feature; hotness is -1 where there are offsets."""
         ids = Ids(values, offsets.view(1, -1), weights, (0, len(values)), (hotness,), (0,), batch_size)
-        return self._run(self._now(ids), weights, train)
+        return self._run(self.now(ids, ids.batch), weights, train)
 
     def ids_of(self, block: IdBlock) -> Ids:
-        """The block as requests read it."""
-        if block.names not in self._picks:
-            self._picks[block.names] = tuple(block.names.index(feature.name) for feature in self.features)
         hotness = tuple(-1 if hot is None else hot for hot in block.hotness)
         weights = None if block.weights is None else block.weights.contiguous()
-        pick = self._picks[block.names]
-        return Ids(block.values, block.offsets, weights, tuple(block.starts), hotness, pick, block.batch_size)
+        starts = tuple(block.starts)
+        return Ids(block.values, block.offsets, weights, starts, hotness, self.pick(block), block.batch_size)
 
     # -- ids --------------------------------------------------------------------------------------------------
 
     def fly(self, ids: Ids, weight: float) -> Flight:
-        """Tell all ranks which ids are wanted of them, and hear theirs; `weight` is what the batch counts for."""
         exchange = self.group.exchange
         way = self.way(ids.weights is None or not ids.weights.requires_grad)
         try:
             request = Request(way.routes, ids)
         except (OutOfRange, BadOffsets) as wrong:
             exchange.sizes(torch.full((exchange.world, SIZES), STOPPED, dtype=torch.int64))
-            raise self._refusal(wrong) from None
-        told = exchange.sizes(_sizes(request.words, ids.batch, weight, _kind(ids.weights)))
-        self._check(told)
-        words, batches, weights, kinds = told.unbind(1)
+            raise self.refusal(wrong) from None
+        lines = [sizes_line(size, ids.batch, weight, ids.weights) for size in request.words]
+        told = exchange.sizes(torch.tensor(lines))
+        check_told(told)
+        words, batches, _, kinds = told.unbind(1)
         arriving = exchange.ids(request.pack(), request.words, words.tolist())
-        share = share_of(weight, weights.contiguous().view(torch.float64).tolist())
         sent = zip(words.tolist(), batches.tolist(), kinds.tolist(), strict=True)
-        return Flight(way, ids, request, Answers(way.holdings, arriving.wait(), list(sent)), share)
-
-    def _refusal(self, wrong: OutOfRange | BadOffsets) -> ValueError:
-        if isinstance(wrong, OutOfRange):
-            table = self.group.stores[wrong.feature.table].table
-            return out_of_range_error(table, wrong.feature.name, wrong.position, wrong.value, self.remedy)
-        return ValueError(
-            f"offsets of feature {wrong.feature.name!r} must not decrease and must end with its ids, but row "
-            f"{wrong.row} starts at {wrong.start}"
-        )
-
-    def _check(self, told: Tensor) -> None:
-        stopped = [rank for rank, line in enumerate(told.tolist()) if line[0] == STOPPED]
-        if stopped:
-            raise RuntimeError(
-                f"rank {stopped[0]} has ids that cannot be looked up, and has stopped; its error names them"
-            )
-        kinds = told[:, 3].tolist()
-        if len({kind == LEARNED for kind in kinds}) > 1:
-            raise ValueError(
-                f"weights of ids take a gradient on {names_of([r for r, kind in enumerate(kinds) if kind == LEARNED])} "
-                "and on no other; let them take one on all ranks, or on none"
-            )
+        answers = Answers(way.holdings, arriving.wait(), list(sent))
+        return Flight(way, ids, request, answers, told_share(told, weight))
 
     # -- vectors ----------------------------------------------------------------------------------------------
 
-    def _run(self, flight: Flight, weights: Tensor | None, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
-        mode = mode_of(train)
-        if mode == TRAIN:
-            self.group.weighing.last = flight.share
-        anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
-        flat, *parts = PooledAnswers.apply(anchor, weights, self, flight, mode)
-        return flat, self._sequences(flight.way, parts)
-
-    def _sequences(self, way: Way, parts: Sequence[Tensor]) -> list[Tensor]:
-        """One tensor per feature that is not pooled; its columns may come from several pieces."""
-        found: dict[int, list[Tensor]] = {}
-        for place, part in zip(way.sequences, parts, strict=True):
-            found.setdefault(way.routes.parts[place].feature, []).append(part)
-        return [pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1) for pieces in found.values()]
-
     def start(self, flight: Flight, mode: int) -> None:
-        """Look up what all ranks have asked for, and send it."""
         _native.set_threads(torch.get_num_threads())
         group, answers, request = self.group, flight.answers, flight.request
         sizes = answers.floats
@@ -245,15 +166,6 @@ class ShardedLookup:
                 if rows:
                     found.append(sums[place][first * width : (first + rows) * width])
         return found
-
-
-def _kind(weights: Tensor | None) -> int:
-    return PLAIN if weights is None else LEARNED if weights.requires_grad else WEIGHTED
-
-
-def _sizes(words: list[int], batch: int, weight: float, kind: int) -> Tensor:
-    bits = struct.unpack("<q", struct.pack("<d", weight))[0]
-    return torch.tensor([[size, batch, bits, kind] for size in words], dtype=torch.int64)
 
 
 def _explained(group: ShardedGroup, fault: tuple[str, int, int, int, str]) -> Exception:

@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.plan import Plan
-from hybridrec.parallel.ranks import Ranks
-from hybridrec.parallel.sharded_group import ShardedGroup
+from hybridrec.parallel.ranks import Ranks, sendable
+from hybridrec.parallel.sharded_group import OverRanks
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.types import Batch, IdBlock, Ragged
 
@@ -58,7 +58,7 @@ class ShardedModel(nn.Module):
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
         """Send the ids of a batch ahead: its forward pass must come, in the same order on all ranks."""
         for part in self.module.modules():
-            if isinstance(part, EmbeddingCollection) and isinstance(part.group, ShardedGroup):
+            if isinstance(part, EmbeddingCollection) and isinstance(part.group, OverRanks):
                 part.prepare(ids, weight)
 
 
@@ -83,7 +83,10 @@ def rows_of(inputs: Any) -> int | None:
 def _data_parallel(module: nn.Module, weighing: Weighing) -> DistributedDataParallel | None:
     """Layers on all ranks by torch, which begins with the weights of rank 0; None where there are none to train."""
     for buffer in module.buffers():  # of rank 0 as well; later all ranks change them alike
-        distributed.broadcast(buffer, 0)
+        there = sendable(buffer)
+        distributed.broadcast(there, 0)
+        if there is not buffer:
+            buffer.copy_(there)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return None
     options: Any = {"gradient_as_bucket_view": True, _SYNC_BUFFERS: False}

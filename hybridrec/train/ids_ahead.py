@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
+
+Given = TypeVar("Given")
 
 
 class _Next(NamedTuple):
@@ -19,14 +21,14 @@ class _Next(NamedTuple):
 class IdsAhead(Iterator[Placed]):
     """The batches of an iterable, each one told to `prepare` a step before it comes.
 
-    `state` is where the source stood after the batch that was last taken from here. An error of the source comes where
-    its batch would have come.
+    `place` makes a `Placed` of what the iterable gives. `state` is where the source stood after the batch that was last
+    taken from here. An error of the source comes where its batch would have come.
     """
 
     def __init__(
         self,
-        batches: Iterable[Batch],
-        place: Callable[[Batch], Placed],
+        batches: Iterable[Given],
+        place: Callable[[Given], Placed],
         prepare: Callable[[Batch, float], None],
         position: Callable[[], Any] | None = None,
     ) -> None:

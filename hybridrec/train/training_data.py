@@ -26,9 +26,12 @@ class TrainingData:
         if number is not None and hasattr(self.data, "set_epoch"):
             self.data.set_epoch(number)
         learner, position = self._learner, getattr(self.data, "state_dict", None)
+        ahead = self._ahead and isinstance(learner.model, ShardedModel)
         if learner.device is not None:
-            self._feed = Feed(self.data, learner.place, learner.device, position)
-        elif self._ahead and isinstance(learner.model, ShardedModel):
+            self._feed = feed = Feed(self.data, learner.place, learner.device, position)
+            if ahead:
+                self._feed = IdsAhead(feed, lambda placed: placed, learner.model.prepare, lambda: feed.state)
+        elif ahead:
             self._feed = IdsAhead(self.data, learner.place, learner.model.prepare, position)
         else:
             return iter(self.data)

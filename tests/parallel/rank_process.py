@@ -103,6 +103,8 @@ def _outcome(call: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            if os.environ.get("TRITON_INTERPRET") == "1":  # numpy, on masked lanes; see tests/gpu.py
+                warnings.filterwarnings("ignore", ".*encountered in", RuntimeWarning)
             return {"result": call(**arguments)}
     except BaseException:
         return {"error": traceback.format_exc()}

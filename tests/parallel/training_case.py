@@ -29,6 +29,10 @@ class Rows(NamedTuple):
     dense: Tensor  # [B, DENSE]
     label: Tensor  # [B]
 
+    def to(self, device: torch.device) -> Rows:
+        """The same on another device."""
+        return Rows([block.to(device) for block in self.blocks], self.dense.to(device), self.label.to(device))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -57,6 +61,7 @@ class Case:
     fused: bool = False  # tables are nn.Embedding and nn.EmbeddingBag, through hr.fuse
     weighs: bool = False  # ranks say how many rows they have
     ahead: bool = False  # ids of a batch are sent while the one before is computed
+    on_device: bool = False  # rows are on the device under test, of all ranks the same one
     habit: str = ""  # something else that programs do around a backward pass, by its name in `jobs/habits.py`
 
     @property

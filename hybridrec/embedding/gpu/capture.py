@@ -27,6 +27,7 @@ class DeviceCapture(Capture):
 
     def __init__(self, store: DeviceStore) -> None:
         super().__init__(store.clock, store.rule, None, len(store))
+        self._id_of = store.id_of
         self._source: dict[str, Tensor] = {ROWS: store.there, **store.states}
         self._begin = 0  # the row that the source begins with
         self._next = 0  # the first row that was not read yet
@@ -50,7 +51,7 @@ class DeviceCapture(Capture):
             if not self._settled:
                 found = {name: to_host(values, self._moment) for name, values in found.items()}
             self._next = last
-        return RowData(torch.arange(first, last), found.pop(ROWS), found)
+        return RowData(self._id_of(torch.arange(first, last)), found.pop(ROWS), found)
 
     def settle(self) -> None:
         """Copy what was not read yet to the host; the table may change afterwards."""

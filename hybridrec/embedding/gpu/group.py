@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update import numbers as of
-from hybridrec.ops.row_update.triton import step_keys, step_numbers, update_groups, update_listed
+from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -48,7 +48,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS.value, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS.value, dtype=torch.int64, device=self.device)
-        self._keys = [None if s.dtype == torch.float32 else s.key for s in self.stores.values()]
+        self._keys = [None if s.dtype == torch.float32 else (s.key, s.part) for s in self.stores.values()]
+        self._held = holding(key[1] for key in self._keys if key)
         self._addresses_there = torch.zeros(count, of.ADDRESSES.value, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
@@ -67,10 +68,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         return DeviceGroup, (self.stores, set(self.handles), self.sizes)
 
     def facts(self, name: str) -> TableFacts:
-        """What kernels must know of a table."""
+        """What kernels must know of a table: of a share, ids of lookups are rows of it."""
         store = self.stores[name]
         number = self.names.index(name)
-        hashed = store.table.out_of_range == "hash"
+        hashed = store.table.out_of_range == "hash" and len(store) == store.table.fixed_rows
         return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
@@ -79,14 +80,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What is done when all that was launched until now is."""
         return None if self._side is None else torch.cuda.current_stream(self.device).record_event()
 
-    def prepare(self, looked: Looked, after: Any = None) -> None:
-        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now."""
+    def prepare(self, looked: Looked, after: Any = None, read: Sequence[Tensor] = ()) -> None:
+        """Group the ids of a lookup by row, beside whatever computes meanwhile, from a moment on or from now.
+
+        What is `read` beside what every lookup has may be gone before that is done.
+        """
         if self._side is None:
             looked.groups = self._group(looked)
             return
         self._side.wait_event(after or self.moment())
-        read = looked.block.values, looked.weights, looked.bag_of, looked.scales
-        for tensor in read:
+        for tensor in (looked.block.values, looked.weights, looked.bag_of, looked.scales, *read):
             if tensor is not None:
                 tensor.record_stream(self._side)  # their memory is not to be used anew before it is read
         with torch.cuda.stream(self._side):
@@ -182,7 +185,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         if not calls:
             return
         numbers, addresses = self._numbers(steps), self._addresses()
-        to = addresses, *numbers, outcome, norm
+        to = addresses, *numbers, outcome, norm, self._held
         kinds = self._fused_kinds(calls, steps)
         if kinds is None:
             for name, step in steps.items():
@@ -255,6 +258,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _summed(self, calls: list[Looked], name: str) -> tuple[Tensor, Tensor]:
         """The rows of a table that have gradients in these calls, int64 [U], and the gradients' sums [U, dim]."""
         parts = [part for looked in calls for part in looked.occurrences(name)]
+        if not parts:  # rows that gradients have come for lie on other ranks
+            none = torch.zeros(0, dtype=torch.int64, device=self.device)
+            return none, torch.zeros(0, self.stores[name].dim, device=self.device)
         return sum_by_row(torch.cat([rows for rows, _ in parts]), torch.cat([grads for _, grads in parts]))
 
     def _addresses(self) -> Tensor:

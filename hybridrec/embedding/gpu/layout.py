@@ -122,7 +122,7 @@ def make_layout(
     to = {"device": device, "non_blocking": True}
     return Layout(
         batch=batch,
-        ids=max(start + count for start, count in zip(starts, counts, strict=True)),
+        ids=max((start + count for start, count in zip(starts, counts, strict=True)), default=0),
         width=stride,
         columns=pooled.begins,
         dims=tuple(tables[f].dim for f in order),

@@ -168,11 +168,12 @@ class DeviceLookup:
 
     def _refuse(self, faults: Tensor) -> None:
         for feature, value in zip(self.features, faults.tolist(), strict=True):
-            table = self.group.stores[feature.table].table
+            store = self.group.stores[feature.table]
+            table = store.table
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
                 raise ValueError(
-                    f"id {value} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
+                    f"id {store.id_of(value)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
                     f"{table.fixed_rows - 1}; an earlier lookup took it for zeros. Give the table out_of_range='hash' "
                     "or 'zero', or more rows="
                 )

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import torch
 
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule
 
@@ -23,24 +25,24 @@ LESS_STATE = (
 Made = TypeVar("Made")
 
 
-def table_bytes(table: Table) -> int:
-    """What the rows of a fixed table take on a card, with the place that each has in a step.
+def table_bytes(table: Table, share: Share = WHOLE) -> int:
+    """What the rows of a fixed table, or of a share of it, take on a card, with the place that each has in a step.
 
-    >>> table_bytes(Table("item", dim=8, rows=100))
-    3600
+    >>> table_bytes(Table("item", dim=8, rows=100)), table_bytes(Table("item", dim=8, rows=100), Share(0, 4))
+    (3600, 900)
     """
-    return table.fixed_rows * (table.dim * table.dtype.itemsize + PLACE)
+    return share.rows_of(table.fixed_rows) * (share.dim_of(table.dim) * table.dtype.itemsize + PLACE)
 
 
-def state_bytes(table: Table, rule: RowRule) -> int:
-    """What a row optimizer keeps beside the rows of a fixed table: float32, whatever the rows are.
+def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE) -> int:
+    """What a row optimizer keeps beside the rows of a fixed table, or of a share of it: float32, whatever they are.
 
     >>> from hybridrec.optim.rule import StateColumn
     >>> state_bytes(Table("item", dim=8, rows=100), RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),)))
     400
     """
-    widths = sum(column.width(table.dim) for column in rule.state)
-    return table.fixed_rows * widths * torch.float32.itemsize
+    widths = sum(column.width(share.dim_of(table.dim)) for column in rule.state)
+    return share.rows_of(table.fixed_rows) * widths * torch.float32.itemsize
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -51,22 +53,22 @@ def free_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-def refuse_rows(tables: Iterable[Table], device: torch.device, free: int | None) -> None:
-    """Raise if the rows of these tables cannot fit into `free` bytes; those on the host need none.
+def refuse_rows(held: Iterable[tuple[Table, Share]], device: torch.device, free: int | None) -> None:
+    """Raise if the rows of these shares of tables cannot fit into `free` bytes; tables on the host need none.
 
-    >>> refuse_rows([Table("item", dim=8, rows=100)], torch.device("cuda", 0), free=2000)
+    >>> refuse_rows([(Table("item", dim=8, rows=100), Share())], torch.device("cuda", 0), free=2000)
     Traceback (most recent call last):
     ValueError: the rows of 1 table cannot fit: 3,600 bytes are needed on cuda:0, and 2,000 are free; the largest: \
 item (3,600). What helps: where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer \
 rows=, or device='cpu'
     """
-    sizes = {table.name: table_bytes(table) for table in tables if not table.on_host}
+    sizes = {table.name: table_bytes(table, share) for table, share in held if not table.on_host}
     refuse("the rows", sizes, device, free, FEWER_ROWS)
 
 
-def refuse_state(wanted: Iterable[tuple[Table, RowRule]], device: torch.device, free: int | None) -> None:
-    """Raise if what these rules keep beside the rows of these tables cannot fit into `free` bytes."""
-    sizes = [(table.name, state_bytes(table, rule)) for table, rule in wanted]
+def refuse_state(wanted: Iterable[tuple[Table, Share, RowRule]], device: torch.device, free: int | None) -> None:
+    """Raise if what these rules keep beside the rows of these shares of tables cannot fit into `free` bytes."""
+    sizes = [(table.name, state_bytes(table, rule, share)) for table, share, rule in wanted]
     refuse("the optimizer state", _added(sizes), device, free, LESS_STATE)
 
 

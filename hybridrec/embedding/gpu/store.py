@@ -1,9 +1,10 @@
-"""Rows 0 … n - 1 in the memory of a GPU."""
+"""Rows 0 … n - 1, or every so many of them, in the memory of a GPU."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,27 +16,34 @@ from hybridrec.embedding.gpu.capture import DeviceCapture
 from hybridrec.embedding.gpu.transfer import read_rows, rows_of_part, to_host, write_rows
 from hybridrec.embedding.initial import Constant, Uniform
 from hybridrec.embedding.out_of_range import resolve
-from hybridrec.embedding.store import Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox import initial_triton
 from hybridrec.ops.philox import reference_torch as philox
+from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep
 
+Index = TypeVar("Index", int, Tensor)
+
 
 class DeviceStore(Store):
-    """The rows of a fixed table on a device; a slot is an id. What it gives out for people and files is on the CPU.
+    """The rows of a fixed table on a device; slot s has the row of id `share.index + s * share.count`.
 
-    Whatever is done with all rows is done in parts: nothing needs room for a second table on the device.
+    What it gives out for people and files is on the CPU, and ids are those of the whole table. Only lookups by a group
+    take slots for ids. Whatever is done with all rows is done in parts: nothing needs room for a second table there.
     """
 
-    def __init__(self, table: Table, seed: int, device: torch.device) -> None:
-        super().__init__(table, seed)
+    def __init__(self, table: Table, seed: int, device: torch.device, share: Share = WHOLE) -> None:
+        super().__init__(table, seed, share)
         self.device = device
         self.key = xxh64(table.name, seed)
+        self.part = Part(share.index, share.count, share.column)
+        rows = share.rows_of(table.fixed_rows)
         self.there = memory.allocated(
-            lambda: torch.empty(table.fixed_rows, table.dim, dtype=table.dtype, device=device),
-            *("the rows", table.name, memory.table_bytes(table), device, memory.FEWER_ROWS),
+            lambda: torch.empty(rows, self.dim, dtype=table.dtype, device=device),
+            *("the rows", table.name, memory.table_bytes(table, share), device, memory.FEWER_ROWS),
         )
         self.states: dict[str, Tensor] = {}
         self.moves = 0  # how often the states have got other memory
@@ -52,6 +60,18 @@ class DeviceStore(Store):
         """
         self.settle()
         return self.there
+
+    def id_of(self, slot: Index) -> Index:
+        """The id of the row in a slot, or in each of many."""
+        return self.share.index + self.share.count * slot
+
+    def _at(self, ids: Tensor) -> Tensor:
+        """The slots int64 of ids that are here, -1 of -1."""
+        share = self.share
+        if share.count == 1 and not share.empty:
+            return ids
+        self.check_owned(ids[ids >= 0])
+        return torch.where(ids < 0, -1, (ids - share.index) // share.count)
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -76,12 +96,12 @@ class DeviceStore(Store):
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         unique, inverse = resolve(self.table, self.checked(ids)).unique(return_inverse=True)
-        return Slots(unique, inverse, unique.to(torch.uint32), self._clock if train else None)
+        return Slots(unique, inverse, self._at(unique).to(torch.uint32), self._clock if train else None)
 
     def gather(self, slots: Slots) -> Tensor:
         live = slots.live()
         rows = torch.zeros(len(slots), self.dim, dtype=self.dtype)
-        rows[live] = read_rows(self.there, slots.ids[live])
+        rows[live] = read_rows(self.there, slots.slots[live].to(torch.int64))
         return rows
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
@@ -90,13 +110,15 @@ class DeviceStore(Store):
         data = self.read(slots.ids[live])
         states = [data.state[name] for name in step.rule.names]
         rows, states = update_rows(step, data.rows.float(), states, grads[live].float().cpu())
-        rows = philox.round_stochastic(self.key, data.ids, rows, step.step, self.dtype)
+        rows = philox.round_stochastic(self.key, data.ids, rows, step.step, self.dtype, self.share.column)
         self.load(data.ids, rows, dict(zip(step.rule.names, states, strict=True)))
         self.release(slots)
 
     def lookup(self, ids: Tensor) -> Tensor:
         """The rows [N, dim] of ids int64 [N], on the device; zeros for ids without a row."""
-        at = resolve(self.table, ids.to(self.device))
+        at = self._at(resolve(self.table, ids.to(self.device)))
+        if not len(self):
+            return torch.zeros(len(at), self.dim, dtype=self.dtype, device=self.device)
         return torch.where((at >= 0)[:, None], self.there[at.clamp(min=0)], 0)
 
     def checked(self, ids: Tensor) -> Tensor:
@@ -110,16 +132,16 @@ class DeviceStore(Store):
             here = [(s, rule) for s, rule in wanted if isinstance(s, DeviceStore) and s.device == device]
             free = memory.free_bytes(device)
             dropped = sum(values.nbytes for store, _ in here for values in store.states.values())
-            pairs = [(store.table, rule) for store, rule in here]
-            memory.refuse_state(pairs, device, None if free is None else free + dropped)
+            kept = [(store.table, store.share, rule) for store, rule in here]
+            memory.refuse_state(kept, device, None if free is None else free + dropped)
 
     def attach(self, rule: RowRule) -> None:
         self.detach()  # first, so that there is room
-        rows = self.table.fixed_rows
+        rows = len(self)
         shapes = {column.name: (rows,) if column.per_row else (rows, self.dim) for column in rule.state}
         self.states = memory.allocated(
             lambda: {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state},
-            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule)),
+            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule, self.share)),
             *(self.device, memory.LESS_STATE),
         )
         self.rule = rule
@@ -136,13 +158,15 @@ class DeviceStore(Store):
     # -- all rows -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.table.fixed_rows
+        return len(self.there)
 
     def ids(self) -> Tensor:
-        return torch.arange(len(self))
+        return self.id_of(torch.arange(len(self)))
 
     def read(self, ids: Tensor) -> RowData:
-        at = resolve(self.table, self.checked(ids))
+        at = self._at(resolve(self.table, self.checked(ids)))
+        if len(lost := ids[at < 0]):
+            raise ValueError(f"table {self.table.name!r} has no row for id {int(lost[0])}; ids() has those it holds")
         state = {name: read_rows(values, at) for name, values in self.states.items()}
         return RowData(ids, read_rows(self.there, at), state)
 
@@ -156,10 +180,10 @@ class DeviceStore(Store):
     ) -> None:
         self.check(ids, rows, state, touched, counts)
         self.settle()
-        ids = self.checked(ids)
-        write_rows(self.there, ids, rows)
+        at = self._at(self.checked(ids))
+        write_rows(self.there, at, rows)
         for column in self.rule.state if self.rule else ():
-            write_rows(self.states[column.name], ids, (state or {}).get(column.name, column.fill))
+            write_rows(self.states[column.name], at, (state or {}).get(column.name, column.fill))
 
     def snapshot(self) -> Snapshot:
         state = {name: to_host(values) for name, values in self.states.items()}
@@ -180,13 +204,13 @@ class DeviceStore(Store):
         self._clock = held.clock
 
     def erase(self, ids: Tensor) -> None:
-        ids = self.checked(ids)
-        self.check(ids, self.there[:1].expand(len(ids), -1))
+        self.check(ids, torch.empty(len(ids), self.dim, device="meta"))
         self.settle()
-        for part in ids.split(rows_of_part(ids.dtype.itemsize)):
+        at = self._at(self.checked(ids))
+        for part in at.split(rows_of_part(at.dtype.itemsize)):
             self._initialise(part.to(self.device))
         for column in self.rule.state if self.rule else ():
-            write_rows(self.states[column.name], ids, column.fill)
+            write_rows(self.states[column.name], at, column.fill)
 
     def clear(self) -> None:
         self.settle()
@@ -197,14 +221,14 @@ class DeviceStore(Store):
     def dirty(self, since: int) -> Tensor:
         return self.ids() if self._clock > since else torch.empty(0, dtype=torch.int64)
 
-    def _initialise(self, ids: Tensor | None = None) -> None:
-        """Give all rows, or those of ids on the device, the values that they have before any update."""
+    def _initialise(self, at: Tensor | None = None) -> None:
+        """Give all rows, or those in slots on the device, the values that they have before any update."""
         init = self.table.init
         if isinstance(init, Constant):
-            self.there.fill_(init.value) if ids is None else self.there.index_fill_(0, ids, init.value)
+            self.there.fill_(init.value) if at is None else self.there.index_fill_(0, at, init.value)
             return
         draw = initial_triton.uniform_ if isinstance(init, Uniform) else initial_triton.normal_
-        draw(self.there, self.key, init.size, ids)
+        draw(self.there, self.key, init.size, at, self.part)
 
     # -- figures ------------------------------------------------------------------------------------------
 
@@ -218,10 +242,10 @@ class DeviceStore(Store):
     # -- copies -------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple:
-        return _remade, (self.table, self.seed, str(self.device), self.snapshot())
+        return _remade, (self.table, self.seed, str(self.device), self.share, self.snapshot())
 
     def __deepcopy__(self, memo: dict) -> DeviceStore:
-        made = DeviceStore(self.table, self.seed, self.device)
+        made = DeviceStore(self.table, self.seed, self.device, self.share)
         if self.rule is not None:
             made.attach(self.rule)
         for name, values in self.states.items():
@@ -231,7 +255,7 @@ class DeviceStore(Store):
         return made
 
 
-def _remade(table: Table, seed: int, device: str, snapshot: Snapshot) -> DeviceStore:
-    made = DeviceStore(table, seed, device_of(device))
+def _remade(table: Table, seed: int, device: str, share: Share, snapshot: Snapshot) -> DeviceStore:
+    made = DeviceStore(table, seed, device_of(device), share)
     made.restore(snapshot)
     return made

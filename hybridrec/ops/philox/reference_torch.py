@@ -49,8 +49,10 @@ def normal(key: int, ids: Tensor, dim: int, std: float) -> Tensor:
     return sums.float() * _float32(std / NORMAL_DEVIATION, ids.device)
 
 
-def round_stochastic(key: int, ids: Tensor, rows: Tensor, step: int, dtype: torch.dtype) -> Tensor:
+def round_stochastic(key: int, ids: Tensor, rows: Tensor, step: int, dtype: torch.dtype, column: int = 0) -> Tensor:
     """Rows float32 [n, dim] on the CPU in the type of their table, half types up or down by chance at this step.
+
+    Where they are rows without their first columns, `column` says how many are left out: draws go by the whole row.
 
     >>> round_stochastic(7, torch.tensor([5]), torch.tensor([[1.0, -2.5]]), 1, torch.float16)
     tensor([[ 1.0000, -2.5000]], dtype=torch.float16)
@@ -58,7 +60,9 @@ def round_stochastic(key: int, ids: Tensor, rows: Tensor, step: int, dtype: torc
     if dtype == torch.float32:
         return rows
     kind = "float16" if dtype == torch.float16 else "bfloat16"
-    return torch.from_numpy(reference.round_stochastic(key, ids.numpy(), rows.numpy(), step, kind)).view(dtype)
+    whole = torch.nn.functional.pad(rows, (column, 0))
+    found = reference.round_stochastic(key, ids.numpy(), whole.numpy(), step, kind)
+    return torch.from_numpy(found).view(dtype)[:, column:]
 
 
 def _multiply(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:

@@ -10,20 +10,38 @@ import triton.language as tl
 
 
 @triton.jit
-def _draws(key, row, purpose, WIDTH: tl.constexpr):
-    """Sixteen random bits for each of columns 0 … WIDTH - 1 of rows [n], uint32 [n, WIDTH]."""
-    BLOCKS: tl.constexpr = (WIDTH + 7) // 8
-    block = tl.zeros([row.shape[0], BLOCKS], tl.uint32) + tl.arange(0, BLOCKS)[None, :].to(tl.uint32)
-    low, nought = block * 0 + row[:, None].to(tl.uint32), block * 0  # rows are fewer than 2**32
-    last = nought + purpose[:, None].to(tl.uint32)
-    a, b, c, d = tl.philox(key[:, None], low, nought, block, last)
-    if WIDTH >= 8:
-        words = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
-        draws = tl.interleave(words & 0xFFFF, words >> 16)
+def _words(key, id, block, purpose):
+    """The four words of column blocks uint32 [n, k] of ids [n], of 32 bits or 64."""
+    nought = block * 0
+    low, high = nought + id[:, None].to(tl.uint32), nought
+    if id.dtype == tl.int64:
+        high = nought + (id[:, None] >> 32).to(tl.uint32)
+    return tl.philox(key[:, None], low, high, block, nought + purpose[:, None].to(tl.uint32))
+
+
+@triton.jit
+def _picked(a, b, c, d, column):
+    """The half of four words that belongs to each column, 0 … 7."""
+    words = tl.where(column < 4, tl.where(column < 2, a, b), tl.where(column < 6, c, d))
+    return tl.where(column % 2 == 0, words & 0xFFFF, words >> 16)
+
+
+@triton.jit
+def _draws(key, id, purpose, column, WIDTH: tl.constexpr, ANYWHERE: tl.constexpr):
+    """Sixteen random bits for each of WIDTH columns of ids [n], from column [n] on, uint32 [n, WIDTH]."""
+    if ANYWHERE:
+        columns = column[:, None].to(tl.int32) + tl.arange(0, WIDTH)[None, :]
+        a, b, c, d = _words(key, id, (columns // 8).to(tl.uint32), purpose)
+        draws = _picked(a, b, c, d, columns % 8)
     else:
-        column = tl.arange(0, WIDTH)[None, :]
-        words = tl.where(column < 4, tl.where(column < 2, a, b), tl.where(column < 6, c, d))
-        draws = tl.where(column % 2 == 0, words & 0xFFFF, words >> 16)
+        BLOCKS: tl.constexpr = (WIDTH + 7) // 8
+        block = (column[:, None].to(tl.int32) // 8 + tl.arange(0, BLOCKS)[None, :]).to(tl.uint32)
+        a, b, c, d = _words(key, id, block, purpose)
+        if WIDTH >= 8:
+            words = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
+            draws = tl.interleave(words & 0xFFFF, words >> 16)
+        else:
+            draws = _picked(a, b, c, d, tl.arange(0, WIDTH)[None, :])
     return draws
 
 
@@ -45,9 +63,13 @@ def _bfloat16(size, draw):
 
 
 @triton.jit
-def round_stochastic(x, key, row, purpose, HALF: tl.constexpr):
-    """Numbers float32 [n, WIDTH] in a half type, up or down by chance; keys, rows and purposes (2 + step) are [n]."""
-    draw = _draws(key, row, purpose, x.shape[1])
+def round_stochastic(x, key, id, purpose, column, HALF: tl.constexpr, ANYWHERE: tl.constexpr):
+    """Numbers float32 [n, WIDTH] in a half type, up or down by chance; keys, ids and purposes (2 + step) are [n].
+
+    They begin at a column [n] of the whole row, which is a multiple of eight unless ANYWHERE: then each number takes a
+    draw of its own.
+    """
+    draw = _draws(key, id, purpose, column, x.shape[1], ANYWHERE)
     bits = x.to(tl.uint32, bitcast=True)
     size = bits & 0x7FFFFFFF
     half = _float16(size, draw) if HALF == tl.float16 else _bfloat16(size, draw)

@@ -7,7 +7,7 @@ programs go round until the list is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hybridrec.ops.features import TYPES
 from hybridrec.ops.philox import triton as philox
+from hybridrec.ops.philox.part import ALL, Part
 from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.ops.row_update import numbers as of
@@ -46,9 +47,22 @@ def _at(addresses, table, which, mask, TYPE: tl.constexpr, ALIGN: tl.constexpr):
 
 
 @triton.jit
+def _take(
+    g, row, table, mask, columns, addresses, numbers, keys, outcome,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """Rows [n] of tables [n] take their summed gradients [n, WIDTH]: by a step, or as they are."""
+    if RULE == of.SUM:
+        to = _at(addresses, table, of.ROWS, mask, ROW, ALIGN) + row.to(tl.int64)[:, None] * D + columns[None, :]
+        tl.store(to, g, mask=mask[:, None] & (columns[None, :] < D))
+    else:
+        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
+
+
+@triton.jit
 def _step(
     g, row, table, mask, columns, addresses, numbers, keys, outcome,
-    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """One step of rows [n] of tables [n] with their summed gradients [n, WIDTH]; see README.md for the order."""
     inside = mask[:, None] & (columns[None, :] < D)
@@ -62,13 +76,13 @@ def _step(
     if NORM:
         tl.atomic_add(outcome + table * 2 + 1, squares, mask=mask, sem="relaxed")
     else:
-        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, keys, RULE, ROW, D, ALIGN)
+        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, keys, RULE, ROW, D, ALIGN, HELD)
 
 
 @triton.jit
 def _apply(
     g, squares, row, table, mask, inside, columns, addresses, numbers, keys,
-    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr,
+    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """The formula, on gradients that are scaled and finite."""
     norm, clip = tl.sqrt(squares)[:, None], _number(numbers, table, of.CLIP, mask)
@@ -116,9 +130,20 @@ def _apply(
     if ROW == tl.float32:
         tl.store(w_at, w, mask=inside)
     else:
-        line = keys + table * of.KEYS
-        key, purpose = tl.load(line + of.KEY, mask=mask, other=0), tl.load(line + of.PURPOSE, mask=mask, other=0)
-        tl.store(w_at, philox.round_stochastic(w, key, row, purpose, ROW), mask=inside)
+        tl.store(w_at, _rounded(w, row, table, mask, keys, ROW, HELD), mask=inside)
+
+
+@triton.jit
+def _rounded(w, row, table, mask, keys, ROW: tl.constexpr, HELD: tl.constexpr):
+    """The rows [n, WIDTH] in their half type, by draws that go by the ids and columns of whole tables."""
+    line = keys + table * of.KEYS
+    key, purpose = tl.load(line + of.KEY, mask=mask, other=0), tl.load(line + of.PURPOSE, mask=mask, other=0)
+    id, column = row, table * 0
+    if HELD != of.WHOLE:
+        stride = tl.load(line + of.STRIDE, mask=mask, other=0)
+        id = tl.load(line + of.FIRST_ID, mask=mask, other=0) + row.to(tl.int64) * stride
+        column = tl.load(line + of.COLUMN, mask=mask, other=0)
+    return philox.round_stochastic(w, key, id, purpose, column, ROW, HELD == of.ANYWHERE)
 
 
 @triton.jit
@@ -133,7 +158,7 @@ def _gradients(grad, at, share, mask, columns, D: tl.constexpr, ALIGN: tl.conste
 def update_single(
     grad, single, single_share, counter, begin, n, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
-    SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
+    SHARES: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Rows with one occurrence."""
     total = tl.load(counter)
@@ -146,14 +171,14 @@ def update_single(
         at = tl.load(single + 2 * n + begin + i, mask=mask, other=0)
         share = tl.load(single_share + begin + i, mask=mask, other=0.0) if SHARES else tl.zeros([N], tl.float32)
         g = _gradients(grad, at, share, mask, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 @triton.jit
 def update_few(
     grad, few, grouped, grouped_share, counter, begin, n, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
-    SHARES: tl.constexpr, NORM: tl.constexpr, N: tl.constexpr,
+    SHARES: tl.constexpr, NORM: tl.constexpr, HELD: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Rows with a few occurrences."""
     total = tl.load(counter)
@@ -171,7 +196,7 @@ def update_few(
             at = tl.load(grouped + place + j, mask=there, other=0)
             share = tl.load(grouped_share + place + j, mask=there, other=0.0) if SHARES else tl.zeros([N], tl.float32)
             g += _gradients(grad, at, share, there, columns, D, ALIGN, SHARES)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 @triton.jit
@@ -199,7 +224,7 @@ def sum_chunks(
 def update_many(
     many, partial, counter, begin, chunks, addresses, numbers, keys, outcome,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
-    NORM: tl.constexpr, N: tl.constexpr,
+    NORM: tl.constexpr, HELD: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Rows with many occurrences, by the sums of their chunks, which are zeros again afterwards."""
     total = tl.load(counter)
@@ -215,7 +240,7 @@ def update_many(
         g = tl.load(sums, mask=inside, other=0.0)
         tl.debug_barrier()  # no thread may load again what another has cleared
         tl.store(sums, tl.zeros([N, WIDTH], tl.float32), mask=inside)
-        _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
+        _take(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM, HELD)
 
 
 def update_groups(
@@ -229,16 +254,17 @@ def update_groups(
     keys: Tensor,
     outcome: Tensor,
     norm: bool,
+    held: int = 0,
 ) -> None:
     """The rows of one class of a layout take their step, or only add to the norm of their gradients.
 
-    `partial` is for sums of chunks, float32 [chunks, dim]: zeros, and so again afterwards.
+    `partial` is for sums of chunks, float32 [chunks, dim]: zeros, and so again afterwards. `held` is by `holding`.
     """
     each, n, m = groups.layout.classes[number], groups.layout.most, groups.layout.chunks
     programs, chunk = groups.layout.sizes.programs, groups.layout.sizes.chunk
     counter = groups.counters[number]
     common = {"D": each.dim, "WIDTH": each.width, "ALIGN": each.align}
-    stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm}
+    stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm, "HELD": held}
     shares = {"SHARES": groups.single_share is not None}
     to = addresses, numbers, keys, outcome
     rows = lambda numbers: max(1, numbers // each.width)  # noqa: E731
@@ -271,6 +297,7 @@ def update_listed(
     keys: Tensor,
     outcome: Tensor,
     norm: bool,
+    held: int = 0,
 ) -> None:
     """Different rows [U] of one table take a step with their summed gradients float32 [U, dim]."""
     count, dim = grads.shape
@@ -283,7 +310,8 @@ def update_listed(
     each = max(1, 1024 // width)
     update_single[(triton.cdiv(count, each),)](
         *(grads, listed, None, counter, 0, count, addresses, numbers, keys, outcome),
-        RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, N=each,
+        RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, HELD=held,
+        N=each,
     )  # fmt: skip
 
 
@@ -294,12 +322,29 @@ def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tup
     return [made[id(steps[name])] if name in steps else none for name in names]
 
 
-def step_keys(keys: Sequence[int | None], names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tuple[int, int]]:
+def step_keys(
+    keys: Sequence[tuple[int, Part] | None], names: Sequence[str], steps: Mapping[str, RowStep]
+) -> list[tuple[int, ...]]:
     """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key."""
+    none = (0,) * of.KEYS.value
     return [
-        (0, 0) if key is None or name not in steps else (_signed(key), ROUNDING + steps[name].step % (2**32 - 2))
+        none if key is None or name not in steps else _keys(*key, steps[name].step)
         for key, name in zip(keys, names, strict=True)
     ]
+
+
+def _keys(key: int, part: Part, step: int) -> tuple[int, ...]:
+    return _signed(key), ROUNDING + step % (2**32 - 2), *part
+
+
+def holding(parts: Iterable[Part]) -> int:
+    """What kernels must reckon with where they round rows of these parts: the more, the more they have to load.
+
+    >>> holding([]), holding([Part(1, 4), Part(column=8)]), holding([Part(), Part(column=6)])
+    (0, 1, 2)
+    """
+    kinds = [of.ANYWHERE if part.column % 8 else of.WHOLE if part == ALL else of.SHARE for part in parts]
+    return max((kind.value for kind in kinds), default=of.WHOLE.value)
 
 
 def _signed(bits: int) -> int:

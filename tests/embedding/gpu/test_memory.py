@@ -10,10 +10,12 @@ import torch
 import hybridrec as hr
 from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.share import Share
 from hybridrec.optim.rule import RowRule, StateColumn
 
 CARD = torch.device("cuda", 0)
 TABLES = [hr.Table(f"t{i}", dim=16, rows=rows) for i, rows in enumerate((10, 4000, 300, 2000))]
+WHOLES = [(table, Share()) for table in TABLES]
 ROWS = 6310
 ADAM = RowRule("adam", (StateColumn("exp_avg"), StateColumn("exp_avg_sq")))
 PER_ROW = RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),))
@@ -28,15 +30,24 @@ def test_a_table_takes_its_rows_and_a_place_for_each(dtype, size):
     assert memory.state_bytes(table, RowRule("sgd")) == 0
 
 
+def test_a_share_takes_its_rows_and_columns_alone():
+    table = hr.Table("item", dim=16, rows=101)
+    assert memory.table_bytes(table, Share(0, 2)) == 51 * (16 * 4 + 4)
+    assert memory.table_bytes(table, Share(1, 2, column=12)) == 50 * (4 * 4 + 4)
+    assert memory.state_bytes(table, ADAM, Share(1, 2, column=12)) == 50 * 2 * 4 * 4
+    assert memory.state_bytes(table, PER_ROW, Share(1, 2, column=12)) == 50 * 4
+    assert memory.table_bytes(table, Share(empty=True)) == memory.state_bytes(table, ADAM, Share(empty=True)) == 0
+
+
 def test_tables_that_fit_to_the_byte_are_taken():
-    memory.refuse_rows(TABLES, CARD, ROWS * 68)
+    memory.refuse_rows(WHOLES, CARD, ROWS * 68)
     with pytest.raises(ValueError, match="rows of 4 tables"):
-        memory.refuse_rows(TABLES, CARD, ROWS * 68 - 1)
+        memory.refuse_rows(WHOLES, CARD, ROWS * 68 - 1)
 
 
 def test_the_message_has_what_is_needed_what_is_free_the_largest_tables_and_what_helps():
     with pytest.raises(ValueError, match="cannot fit") as caught:
-        memory.refuse_rows(TABLES, CARD, 100_000)
+        memory.refuse_rows(WHOLES, CARD, 100_000)
     text = str(caught.value)
     assert "the rows of 4 tables cannot fit: 429,080 bytes are needed on cuda:0, and 100,000 are free" in text
     assert "the largest: t1 (272,000), t3 (136,000), t2 (20,400)." in text
@@ -45,15 +56,15 @@ def test_the_message_has_what_is_needed_what_is_free_the_largest_tables_and_what
 
 
 def test_state_of_all_tables_counts_together_also_of_two_of_one_name():
-    pairs = [(TABLES[1], ADAM), (TABLES[1], ADAM)]
-    memory.refuse_state(pairs, CARD, 2 * 4000 * 128)
+    held = [(TABLES[1], Share(), ADAM)] * 2
+    memory.refuse_state(held, CARD, 2 * 4000 * 128)
     with pytest.raises(ValueError, match=r"the optimizer state of 1 table cannot.*1,024,000 bytes.*RowWiseAdagrad"):
-        memory.refuse_state(pairs, CARD, 2 * 4000 * 128 - 1)
+        memory.refuse_state(held, CARD, 2 * 4000 * 128 - 1)
 
 
 def test_nothing_is_refused_where_the_room_is_not_known():
     assert memory.free_bytes(torch.device("cpu")) is None
-    memory.refuse_rows(TABLES, torch.device("cpu"), None)
+    memory.refuse_rows(WHOLES, torch.device("cpu"), None)
 
 
 def test_a_collection_that_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
@@ -67,10 +78,24 @@ def test_tables_on_the_host_need_no_room_on_a_card(monkeypatch):
     monkeypatch.setattr(collection, "device_of", lambda given: CARD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     tables = [TABLES[0], *(replace(table, where="host") for table in TABLES[1:])]
-    monkeypatch.setattr(hr.EmbeddingCollection, "_allocate", lambda self: None)
+    monkeypatch.setattr(hr.EmbeddingCollection, "make_store", lambda self, table: None)
+    monkeypatch.setattr(hr.EmbeddingCollection, "_connect", lambda self: None)
     hr.EmbeddingCollection([*tables, hr.Table("any", dim=4, capacity=10**9, where="host")], device="cuda")
     with pytest.raises(ValueError, match=r"the rows of 2 tables cannot fit: 21,080 bytes .* t2 \(20,400\)"):
         hr.EmbeddingCollection([*tables[:2], TABLES[2]], device="cuda")
+
+
+def test_where_tables_are_divided_their_shares_are_counted_when_they_are_known(monkeypatch):
+    monkeypatch.setattr(collection, "device_of", lambda given: CARD)
+    monkeypatch.setattr(collection, "_one_of_many", lambda: True)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 107_304)
+    emb = hr.EmbeddingCollection(TABLES, device="cuda")
+    assert not emb.allocated
+    emb.expect_rows({table.name: Share(1, 4) for table in TABLES})
+    with pytest.raises(ValueError, match=r"214,540 bytes are needed on cuda:0, and 107,304 are free"):
+        emb.expect_rows({table.name: Share(1, 2) for table in TABLES})
+    with pytest.raises(ValueError, match=r"429,080 bytes are needed"):
+        emb["t0"]  # whole tables after all
 
 
 def test_a_card_that_has_too_little_after_all_gives_the_same_message(monkeypatch):

@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 from hybridrec.ops.philox import initial_triton, reference_torch
+from hybridrec.ops.philox.part import Part
 from tests.gpu import DEVICE, needs_gpu
 
 pytestmark = needs_gpu
@@ -33,6 +34,22 @@ def test_listed_rows_are_filled_and_no_others(draw):
     getattr(initial_triton, f"{draw}_")(rows, KEYS[0], 0.3, ids.to(DEVICE))
     assert torch.equal(rows[ids].cpu(), getattr(reference_torch, draw)(KEYS[0], ids, 5, 0.3))
     assert int(rows.isfinite().sum()) == 15
+
+
+@pytest.mark.parametrize("part", [Part(1, 3), Part(column=4), Part(0, 2, 3), Part(2**33 + 5, 7, 9)])
+@pytest.mark.parametrize("dim", [1, 4, 6])
+def test_a_part_of_a_table_has_the_values_of_its_ids_and_columns(part, dim):
+    ids = part.first + part.stride * torch.arange(80)
+    for draw in ("uniform", "normal"):
+        expected = getattr(reference_torch, draw)(KEYS[0], ids, part.column + dim, 0.3)[:, part.column :]
+        fill, rows = getattr(initial_triton, f"{draw}_"), torch.full((80, dim), torch.nan, device=DEVICE)
+        fill(rows, KEYS[0], 0.3, part=part)
+        assert torch.equal(rows.cpu(), expected)
+        listed = torch.tensor([79, 0, 40], device=DEVICE)
+        again = torch.full((80, dim), torch.nan, device=DEVICE)
+        fill(again, KEYS[0], 0.3, listed, part)
+        assert torch.equal(again[listed], rows[listed])
+        assert int(again.isfinite().sum()) == 3 * dim
 
 
 def test_no_rows_are_no_launch():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import hybridrec as hr
 from tests.parallel.jobs.nets import Collections
-from tests.parallel.jobs.training import rank_here, shard, stores_of
+from tests.parallel.jobs.training import device_of, rank_here, shard, stores_of
 from tests.parallel.training_case import Case
 
 
@@ -21,7 +22,8 @@ def train(case: dict[str, Any]) -> dict[str, Any]:
 
 def train_alone(case: Case) -> dict[str, Any]:
     """The run in one process."""
-    return run(case, Collections(case), range(case.world))
+    alone = replace(case, on_device=False)
+    return run(alone, Collections(alone), range(case.world))
 
 
 def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
@@ -29,12 +31,12 @@ def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
     rows = getattr(hr.optim, case.optimizer)(model, **case.options)
     found: dict[str, Any] = {"initial": stores_of(model), "outputs": []}
     for step, (sizes,) in enumerate(case.sizes):
-        (block,), _, _ = case.rows_of(step, 0, part)
+        (block,), _, _ = case.rows_of(step, 0, part).to(device_of(case))
         out = torch.cat(model(block), dim=1)
         factors = [_factors((sizes[rank], out.shape[1]), 100 * step + rank) for rank in part]
-        (out * torch.cat(factors)).sum(1).mean().backward()
+        (out * torch.cat(factors).to(out)).sum(1).mean().backward()
         rows.step()
-        found["outputs"].append(out.detach())
+        found["outputs"].append(out.detach().cpu())
     found["final"] = stores_of(model)
     return found
 

@@ -12,7 +12,7 @@ import hybridrec as hr
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
 from hybridrec.types import IdBlock
-from tests.parallel.jobs.training import rank_here, run, sharded, stores_of
+from tests.parallel.jobs.training import device_of, rank_here, run, sharded, stores_of
 from tests.parallel.training_case import DENSE, Case, table_of
 
 
@@ -29,13 +29,13 @@ def stranger(case: dict[str, Any], rank: int, feature: str, value: int, ahead: b
     """One rank has an id that its table has no row for; then all go on with good ids, sent ahead or not."""
     made = Case(**case)
     model = sharded(made)
-    given = made.rows_of(0, 0, [rank_here()])
+    given = made.rows_of(0, 0, [rank_here()]).to(device_of(made))
     block = given.blocks[0]
     if rank_here() == rank:
         lists = {name: block[name].to_list() for name in block.names}
         lists[feature][-1] = [*lists[feature][-1], value]
-        block = IdBlock.from_lists(lists)
-    after = made.rows_of(0, 0, [rank_here()]).blocks[0]
+        block = IdBlock.from_lists(lists).to(device_of(made))
+    after = made.rows_of(0, 0, [rank_here()]).to(device_of(made)).blocks[0]
     if ahead:
         for each in (block, after):
             model.prepare(each)

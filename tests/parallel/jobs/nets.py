@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,8 @@ class Collections(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(EmbeddingCollection(tables, seed=3) for tables in case.declared())
+        kind = _device_collection() if case.on_device else EmbeddingCollection
+        self.parts = nn.ModuleList(kind(tables, seed=3) for tables in case.declared())
         self.width = sum(sum(each.dims) for each in self.parts)  # type: ignore[arg-type]
 
     def forward(self, block: IdBlock) -> list[Tensor]:
@@ -60,6 +62,12 @@ class Collections(nn.Module):
 
     def _vectors(self, out: Embeddings) -> list[Tensor]:
         return [out.flat.float(), *(_summed(part) for part in out.sequences.values())]
+
+
+def _device_collection() -> Any:
+    from tests.parallel.gpu.collection import DeviceCollection  # Triton comes with it
+
+    return DeviceCollection
 
 
 class Modules(nn.Module):
@@ -92,6 +100,6 @@ class Modules(nn.Module):
 
 def _summed(sequence: Ragged) -> Tensor:
     lengths = sequence.offsets.diff()
-    bags = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    bags = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
     rows = torch.tanh(sequence.flat.float())
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add(0, bags, rows)

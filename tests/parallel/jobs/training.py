@@ -35,14 +35,21 @@ def train_alone(case: Case) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return run(case, net_of(case), range(case.world))
+        return run(replace(case, on_device=False), net_of(replace(case, on_device=False)), range(case.world))
     finally:
         torch.set_num_threads(threads)
 
 
 def sharded(case: Case) -> Any:
     """The model of the case on this rank; a rank that is alone goes the same way as many."""
-    return shard(net_of(case), case)
+    return shard(net_of(case).to(device_of(case)), case)
+
+
+def device_of(case: Case) -> torch.device:
+    """Where the case has its layers and batches."""
+    from tests.gpu import DEVICE
+
+    return DEVICE if case.on_device else torch.device("cpu")
 
 
 def shard(model: nn.Module, case: Case) -> Any:
@@ -74,7 +81,7 @@ def run(case: Case, model: Any, part: Sequence[int]) -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
     inside = getattr(model, "module", model)
-    found["weights"] = {name: each.detach() for name, each in inside.named_parameters()}
+    found["weights"] = {name: each.detach().cpu() for name, each in inside.named_parameters()}
     found["final"] = stores_of(model)
     found["counts"] = {name: rows.steps_of(name) for name in rows.tables}
     found["eval"] = _evaluated(case, model, part)
@@ -86,7 +93,7 @@ def _batches(case: Case, model: Any, part: Sequence[int]) -> Iterator[Rows]:
     coming = None
     for step, micros in enumerate(case.sizes):
         for micro in range(len(micros)):
-            here, coming = coming, case.rows_of(step, micro, part)
+            here, coming = coming, case.rows_of(step, micro, part).to(device_of(case))
             if case.ahead and hasattr(model, "prepare"):
                 weight = float(len(coming.label)) if case.weighs else None
                 for block in coming.blocks:
@@ -107,20 +114,20 @@ def _backward(case: Case, model: Any, given: Rows, micros: int) -> dict[str, Any
     loss = habit.loss(out, every, given)
     habit.between(model, given)
     (loss / micros).backward()
-    seen = {"out": out.detach(), "every": every.detach(), "loss": float(loss.detach())}
+    seen = {"out": out.detach().cpu(), "every": every.detach().cpu(), "loss": float(loss.detach())}
     return {**seen, "weight": habit.weight(given)}
 
 
 def _evaluated(case: Case, model: Any, part: Sequence[int]) -> Tensor:
     """What the model says of a batch it has not seen; no store may grow by it."""
     model.eval()
-    given = replace(case, seed=case.seed + 1_000).rows_of(0, 0, part)
+    given = replace(case, seed=case.seed + 1_000).rows_of(0, 0, part).to(device_of(case))
     sizes = [len(store) for store in stores(model).values()]
     with torch.no_grad():
         out, _ = model(given.blocks, given.dense)
     assert [len(store) for store in stores(model).values()] == sizes, "eval inserted rows"
     model.train()
-    return out
+    return out.cpu()
 
 
 def stores(model: Any) -> dict[str, Store]:

@@ -16,7 +16,7 @@ from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.owner import RowOwner
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import RowData
+from hybridrec.embedding.store import RowData, Store
 from hybridrec.embedding.table import Table
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.checkpoint import Checkpoints, Contents
@@ -44,12 +44,12 @@ def shares_of(scheme: str, world: int, dim: int) -> list[Share]:
 
 
 class Held(nn.Module, RowOwner):
-    """A model that is its tables, and a layer."""
+    """A model that is its tables, in a group of any kind, and a layer."""
 
-    def __init__(self, stores: Mapping[str, DenseStore | HashStore]) -> None:
+    def __init__(self, stores: Mapping[str, Store], kind: Callable[..., Any] = TableGroup) -> None:
         super().__init__()
         self.top = nn.Linear(2, 1)
-        self.group = TableGroup(dict(stores), set(stores))
+        self.group = kind(dict(stores), set(stores))
 
     @property
     def stores(self) -> Mapping[str, Any]:

@@ -17,11 +17,14 @@ import hybridrec as hr
 from hybridrec.embedding import Table, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.capture import DeviceCapture
+from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.store import Store
+from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.serve import table_file
 from hybridrec.train import table_figures
-from hybridrec.train.checkpoint import Checkpoints, Contents, host_memory, load
+from hybridrec.train.checkpoint import Checkpoints, Contents, host_memory, load, verify
 from hybridrec.train.checkpoint import write as writing
 from hybridrec.train.checkpoint.homes import homes_of
 from hybridrec.types import IdBlock
@@ -29,6 +32,7 @@ from tests.embedding.gpu.on_device import SIZES, OnDevice
 from tests.embedding.mixed.beside import beside
 from tests.gpu import DEVICE, needs_gpu
 from tests.train.checkpoint.runs import Run
+from tests.train.checkpoint.shards import Held, part_of, random_rows, same, saved, shares_of, store_of
 
 pytestmark = needs_gpu
 
@@ -96,6 +100,46 @@ def test_a_run_is_resumed_wherever_its_tables_are(tmp_path, rows, places):
         each.train(1)
     for name, values in held(second).items():
         torch.testing.assert_close(values, held(first)[name], atol=1e-5, rtol=1e-4)
+
+
+RULE = RowRule("adagrad", (StateColumn("sum"), StateColumn("mean", per_row=True)))
+
+
+def on_ranks(table: Table, division: tuple[str, int], device: torch.device | None) -> list[Held]:
+    """A model for each rank, with its share of a table on the CPU or on the device."""
+    made = []
+    for share in shares_of(*division, table.dim):
+        store = store_of(table, share) if device is None else DeviceStore(table, 3, device, share)
+        store.attach(RULE)
+        made.append(Held({table.name: store}, TableGroup if device is None else DeviceGroup))
+    return made
+
+
+@pytest.mark.parametrize("table", [Table("item", 5, rows=23), Table("item", 6, rows=3, dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((("row", 2), DEVICE), (("table", 1), None)),
+        ((("table", 1), None), (("row", 2), DEVICE)),
+        ((("row", 4), DEVICE), (("row", 3), DEVICE)),
+        ((("column", 2), DEVICE), (("row", 2), DEVICE)),
+        ((("grid", 4), DEVICE), (("column", 3), None)),
+        ((("replicated", 2), None), (("grid", 4), DEVICE)),
+        ((("table", 3), DEVICE), (("replicated", 2), DEVICE)),
+    ],
+)
+def test_shares_of_any_ranks_are_loaded_by_any_others_wherever_they_are(table, before, after, tmp_path, monkeypatch):
+    data = random_rows(table, torch.arange(table.fixed_rows), RULE, 0)
+    sources = on_ranks(table, *before)
+    for store in (each.stores["item"] for each in sources):
+        store.load(*part_of(data, table, store.share)) if len(store) else None
+        store.advance()
+    path = saved([Contents(each) for each in sources], tmp_path, 5, monkeypatch)
+    assert verify(path) == []
+    for store, target in ((each.stores["item"], each) for each in on_ranks(table, *after)):
+        assert load(path, Contents(target)).complete
+        assert same(store.export(), part_of(data, table, store.share)), store.share
+        assert (store.clock, store.rule) == (1, RULE)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):

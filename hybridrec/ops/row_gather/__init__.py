@@ -1,0 +1,1 @@
+"""Rows of many tables, copied one after the other."""

@@ -1,0 +1,259 @@
+"""DeviceAnswers: what a rank does on its GPU with the ids that all ranks have sent it: look up, later queue gradients.
+
+The host knows from the sizes that ranks told each other how everything lies; it never looks at what has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.gpu.layout import Layout, make_layout
+from hybridrec.embedding.gpu.lookup import NO_FAULT, Looked
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.pooled_lookup.triton import pool
+from hybridrec.ops.pooled_lookup.triton_max import largest
+from hybridrec.ops.row_gather.triton import gather, rows_of_program
+from hybridrec.parallel.gpu.beside import Beside
+from hybridrec.parallel.gpu.copies import Copies
+from hybridrec.parallel.routes import Routes
+from hybridrec.types import IdBlock
+
+if TYPE_CHECKING:
+    from hybridrec.parallel.gpu.group import DeviceShardedGroup
+
+
+class Holding:
+    """What this rank holds of a lookup's units: features of bags, then of each rank's rows and copied rows."""
+
+    def __init__(self, routes: Routes, group: DeviceShardedGroup, beside: Beside) -> None:
+        self.routes, self.group, self.beside = routes, group, beside
+        self.bags, self.rows = routes.bags.held[routes.rank], routes.rows.held[routes.rank]
+        asked = [*(routes.rows.units[u] for u in self.rows), *routes.copied.units]
+        pooled = [routes.features[routes.bags.units[u].features[0]] for u in self.bags]
+        self.specs = tuple(spec._replace(name=f"bags {n}") for n, spec in enumerate(pooled))
+        self.specs += tuple(
+            FeatureSpec(f"unit {n} of rank {rank}", unit.piece.table, "none")
+            for rank in range(routes.world)
+            for n, unit in enumerate(asked)
+        )
+        self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self.specs]
+        self.asked = self.facts[len(self.bags) : len(self.bags) + len(asked)]  # of each rank
+        self.widths = np.array([fact.dim for fact in self.asked], np.int64)
+        self.bag_width = sum(fact.dim for fact in self.facts[: len(self.bags)])
+        kinds = sorted({(fact.dim, str(fact.dtype)) for fact in self.asked})
+        by_kind = [[n for n, f in enumerate(self.asked) if (f.dim, str(f.dtype)) == kind] for kind in kinds]
+        self.kinds = [(np.array(mine), self.asked[mine[0]]) for mine in by_kind]  # what one launch copies
+        self.rows_of = {name: len(store) for name, store in group.stores.items()}
+        self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
+
+
+@dataclass(eq=False)
+class Answered(Looked):
+    """A lookup for all ranks; its gradients come as one run of numbers, in the order of the layout."""
+
+    numbers: Tensor | None = None
+
+    def gradient(self) -> Tensor:
+        assert self.numbers is not None, "gradients have come"
+        return self.numbers if self.winners is None else torch.cat([self.numbers, self._of_max()])
+
+    def occurrences(self, table: str) -> Iterator[tuple[Tensor, Tensor]]:
+        (rest,) = self.sequences
+        assert rest is not None, "gradients have come"
+        places = [(count, self.layout.dims[place]) for place, count, _ in self.layout.sequences]
+        parts = rest.split([count * dim for count, dim in places])
+        made = tuple(part.view(count, dim) for part, (count, dim) in zip(parts, places, strict=True))
+        yield from Looked.occurrences(replace(self, sequences=made), table)
+
+
+class DeviceAnswers:
+    """The ids that all ranks have sent, and the vectors that go back.
+
+    `told` int64 [world, n] has the counts that each rank told this one, `batches` the rows of its batch, `weighted`
+    whether its bags have weights.
+    """
+
+    def __init__(self, holding: Holding, told: np.ndarray, batches: Sequence[int], weighted: Sequence[bool]) -> None:
+        self.of, self.batches, self.weighted = holding, batches, weighted
+        routes, units = holding.routes, len(holding.routes.bags)
+        ends = np.cumsum([len(routes.copied), len(routes.rows), units])
+        copied, rows, hot, sizes = np.split(told, ends, axis=1)
+        self.counts = np.concatenate([rows[:, holding.rows], copied], axis=1)  # [world, asked]
+        self.hot, self.sizes = hot[:, holding.bags], sizes[:, holding.bags]  # [world, bags]
+        home = np.arange(routes.world)[:, None] == routes.rank
+        sent = np.concatenate([rows[:, holding.rows], copied * home], axis=1)  # of which vectors go back
+        self._cut()
+        self._place(sent)
+        self.layout = self._layout()
+
+    def _cut(self) -> None:
+        """Words of each message, and where its parts begin among those of all."""
+        bags = self.sizes.sum(1)
+        lengths = (self.hot < 0).sum(1) * np.array(self.batches)
+        packed = np.where(self.weighted, -(-bags // 2), 0)
+        self.words: list[int] = (lengths + bags + packed + self.counts.sum(1)).tolist()
+        self._firsts = np.cumsum([0, *self.words[:-1]])
+        self._ids = self._firsts + lengths
+        self._weights = self._ids + bags
+        self._rest = self._weights + packed
+
+    def _place(self, sent: np.ndarray) -> None:
+        """Numbers of each message of vectors and of gradients, and the lines of rows that go back."""
+        of, world = self.of, len(self.batches)
+        bags = np.array(self.batches) * of.bag_width
+        self._bags_before = int(bags.sum())
+        numbers = sent * of.widths
+        self.floats: list[int] = (bags + numbers.sum(1)).tolist()
+        self.gradient_floats: list[int] = (bags + self.counts @ of.widths).tolist()
+        firsts = np.cumsum([0, *self.floats[:-1]]) + bags
+        to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
+        begins = int(self.sizes.sum()) + (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
+        self._copies: list[tuple[int, int, int]] = []  # of each kind of rows: lines, programs, alignment
+        made = []
+        for mine, fact in of.kinds:
+            addresses = np.tile([of.asked[n].address for n in mine], (world, 1))
+            lines = np.stack([addresses, begins[:, mine], sent[:, mine], to[:, mine]], axis=-1).reshape(-1, 4)
+            programs = np.cumsum([0, *(-(-lines[:, 2] // rows_of_program(fact.dim)))])
+            align = 1 if fact.dim % 4 or (lines[:, 3] % 4).any() else 4
+            self._copies.append((len(lines), int(programs[-1]), align))
+            made += [lines.ravel(), programs]
+        joined = np.concatenate(made) if made else np.zeros(0, np.int64)
+        self._lines = of.beside.sent(torch.from_numpy(joined))
+
+    def _layout(self) -> Layout:
+        of, bags = self.of, len(self.of.bags)
+        counts = [*self.sizes.sum(0).tolist(), *self.counts.ravel().tolist()]
+        self.starts = np.cumsum([0, *counts]).tolist()
+        there = [r for r, batch in enumerate(self.batches) if batch]
+        fixed = [set(self.hot[there, n].tolist()) for n in range(bags)]
+        self._fixed = [found.pop() if len(found) == 1 and min(found) >= 0 else None for found in fixed]
+        lines = [self._fixed[:n].count(None) for n in range(bags)]
+        rest = len(of.specs) - bags
+        return make_layout(
+            *(of.specs, of.facts, self.starts[:-1], counts, [*self._fixed, *[1] * rest], [*lines, *[0] * rest]),
+            *(sum(self.batches), of.group.device, of.group.sizes),
+        )
+
+    def made_beside(self) -> tuple[Tensor, ...]:
+        """What the stream that made it has sent to the device, and others read."""
+        layout = self.layout
+        return self._lines, layout.features, layout.maxima, layout.first_programs, layout.lists
+
+    # -- ids that have come ---------------------------------------------------------------------------------
+
+    def take(self, words: Tensor) -> None:
+        """These are the words of all ranks."""
+        of, weights = self.of, None
+        values, offsets = words, words.new_empty(0, sum(self.batches) + 1)
+        if len(of.bags):
+            rest = [words[first : first + n] for first, n in zip(self._rest, self.counts.sum(1), strict=True)]
+            values = torch.cat([*self._pieces(words, self._ids), *rest])
+            offsets = self._offsets(words)
+            weights = self._weights_of(words) if any(self.weighted) else None
+        hotness = [*self._fixed, *[1] * (len(of.specs) - len(of.bags))]
+        names = tuple(spec.name for spec in of.specs)
+        block = IdBlock.trusted(names, values, tuple(self.starts), tuple(hotness), offsets, None, sum(self.batches))
+        bag_of = torch.empty(0, dtype=torch.int32, device=values.device)
+        self.looked = Answered(block, self.layout, of.specs, of.rows_of, weights, bag_of, None)
+        self._ids_there, self._copied = values, None
+
+    def _pieces(self, values: Tensor, firsts: np.ndarray) -> list[Tensor]:
+        """The runs of all bag units, of one after the other those of all ranks; `firsts` is where those of ranks are."""
+        begins = firsts[:, None] + np.cumsum(self.sizes, axis=1) - self.sizes
+        spans = zip(begins.T.ravel().tolist(), self.sizes.T.ravel().tolist(), strict=True)
+        return [values[begin : begin + size] for begin, size in spans]
+
+    def _offsets(self, words: Tensor) -> Tensor:
+        """Where bags begin, int64 [ragged units, all rows + 1]."""
+        parts = []
+        for n in (n for n, fixed in enumerate(self._fixed) if fixed is None):
+            for rank, batch in enumerate(self.batches):
+                hot = int(self.hot[rank, n])
+                first = int(self._firsts[rank]) + int((self.hot[rank, :n] < 0).sum()) * batch
+                parts.append(words[first : first + batch] if hot < 0 else words.new_full((batch,), hot))
+        if not parts:
+            return words.new_empty(0, sum(self.batches) + 1)
+        lengths = torch.cat(parts).view(-1, sum(self.batches))
+        return torch.nn.functional.pad(lengths.cumsum(1), (1, 0))
+
+    def _weights_of(self, words: Tensor) -> Tensor:
+        """A weight for each id; 1 where there is none."""
+        made = torch.ones(self.starts[-1], device=words.device)
+        numbers, parts = words.view(torch.float32), []
+        pieces = iter(self._pieces(numbers, 2 * self._weights))
+        for _ in range(len(self.of.bags)):
+            for rank in range(len(self.batches)):
+                piece = next(pieces)
+                parts.append(piece if self.weighted[rank] else torch.ones_like(piece))
+        torch.cat(parts, out=made[: int(self.sizes.sum())])
+        return made
+
+    # -- looking up -----------------------------------------------------------------------------------------
+
+    def look_up(self, keep: bool) -> Tensor:
+        """The vectors for all ranks, float32 [sum of floats]; `keep` what a gradient will need."""
+        of, pooled = self.of, None
+        if len(of.bags):
+            pooled = self._pool(keep)
+            if not of.kinds:
+                return pooled.view(-1)
+        out = torch.empty(sum(self.floats), device=of.group.device)
+        at = 0
+        for (lines, programs, align), (_, fact) in zip(self._copies, of.kinds, strict=True):
+            mine, first = self._lines[at : at + 4 * lines].view(-1, 4), self._lines[at + 4 * lines :]
+            gather(self._ids_there, mine, first, programs, out, fact.dim, fact.dtype, align)
+            at += 5 * lines + 1
+        if pooled is not None:
+            firsts = np.cumsum([0, *self.floats[:-1]]).tolist()
+            for first, part in zip(firsts, pooled.split(list(self.batches)), strict=True):
+                out[first : first + part.numel()].view_as(part).copy_(part)
+        return out
+
+    def _pool(self, keep: bool) -> Tensor:
+        looked = self.looked
+        layout = replace(looked.layout, sequences=())
+        given = looked.block.values, looked.block.offsets, looked.weights, layout
+        pooled, _, looked.bag_of, looked.scales = pool(*given, self.of.faults, keep)
+        looked.winners = largest(*given, pooled, self.of.faults, keep)
+        return pooled
+
+    # -- gradients ------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Group the ids by row: a gradient will come."""
+        of, looked = self.of, self.looked
+        if len(of.routes.copied) and of.routes.world > 1:
+            rows = len(of.rows)
+            begins = int(self.sizes.sum()) + np.cumsum(self.counts.sum(1)) - self.counts[:, rows:].sum(1)
+            firsts = self._bags_before + np.cumsum(self.counts @ of.widths) - self.counts[:, rows:] @ of.widths[rows:]
+            self._copied = Copies(self._ids_there, self.counts[:, rows:], begins, firsts, of.widths[rows:])
+            alone, there = self._copied.without_others(self._ids_there), self._ids_there
+            looked.block = looked.block.map_tensors(lambda part: alone if part is there else part)
+        of.group.prepare(looked, read=self.made_beside())
+
+    def queue(self, gradients: Tensor, tables: set[str]) -> None:
+        """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
+        group = self.of.group
+        rows, width = sum(self.batches), self.of.bag_width
+        if self.looked.groups is None:  # the lookup was one of eval()
+            self.prepare()
+        numbers = self._ordered(gradients) if len(self.of.bags) else gradients
+        if self._copied is not None:
+            self._copied.fold(numbers)
+        pooled, rest = numbers[: rows * width].view(rows, width), numbers[rows * width :]
+        looked = replace(self.looked, numbers=numbers, flat=pooled, sequences=(rest,))
+        group.queue(looked, (), tables)
+
+    def _ordered(self, gradients: Tensor) -> Tensor:
+        """Those of bags of all ranks, then the rest."""
+        parts = gradients.split(self.gradient_floats)
+        bags = [batch * self.of.bag_width for batch in self.batches]
+        pairs = list(zip(parts, bags, strict=True))
+        return torch.cat([*(part[:size] for part, size in pairs), *(part[size:] for part, size in pairs)])
+

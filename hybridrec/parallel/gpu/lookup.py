@@ -1,0 +1,207 @@
+"""DeviceShardedLookup: the lookup of features whose tables lie on the GPUs of several ranks.
+
+Forward: ids are made distinct on the device, the host learns how many there are for each rank (`request.py`) and tells
+it; ids travel from card to card; each rank looks up what it was asked for (`answer.py`); vectors come back and are
+pooled (`vectors.py`). Backward: gradients are summed by the vectors that had come, go back the same way, and wait for
+the step of their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.pooled_lookup.op import TRAIN
+from hybridrec.parallel.gpu.answer import DeviceAnswers, Holding
+from hybridrec.parallel.gpu.asking import Asking
+from hybridrec.parallel.gpu.request import DeviceRequest
+from hybridrec.parallel.gpu.transport import OnItsWay
+from hybridrec.parallel.gpu.vectors import PooledVectors, Pooling
+from hybridrec.parallel.rank_lookup import (
+    SIZES,
+    STOPPED,
+    RankLookup,
+    check_told,
+    fed_tables,
+    sizes_line,
+    told_share,
+)
+from hybridrec.parallel.request import BadOffsets, OutOfRange
+from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.wire_types import on_wire, received
+from hybridrec.types import IdBlock
+
+if TYPE_CHECKING:
+    from hybridrec.parallel.gpu.group import DeviceShardedGroup
+
+
+class Given(NamedTuple):
+    """A block, and the moment from which it can be read."""
+
+    block: IdBlock
+    there: Any
+
+
+class DeviceWay:
+    """The routes of a lookup, with what is made of them once."""
+
+    def __init__(self, routes: Routes, lookup: DeviceShardedLookup) -> None:
+        group = lookup.group
+        self.routes = routes
+        self.asking = Asking(routes, lookup.tables, group.beside)
+        self.holding = Holding(routes, group, group.beside)
+        self.pooling = Pooling(self.asking, group.device, group.sizes)
+        self.sequences = self.pooling.sequences
+
+    def fed(self, flat: Tensor | None, sequences: Sequence[Tensor | None]) -> set[str]:
+        """The tables that a gradient has come for."""
+        return fed_tables(self.routes, self.sequences, flat, sequences)
+
+
+class DeviceFlight:
+    """One block on its way: the request, and the answers to what others ask meanwhile. Sizes are known."""
+
+    def __init__(
+        self, lookup: DeviceShardedLookup, way: DeviceWay, request: DeviceRequest, answers: DeviceAnswers, share: float
+    ) -> None:
+        self._group, self.way, self.request, self.answers, self.share = lookup.group, way, request, answers, share
+        self._message, self._sizes = request.message()
+        self._ready = lookup.group.beside.moment()
+        self._ids: OnItsWay | None = None
+        self.vectors: OnItsWay | None = None  # once they are on their way
+
+    def depart(self) -> None:
+        """Send the ids, unless they are on their way."""
+        if self._ids is None:
+            group = self._group
+            with group.beside.after(self._ready, self._message):
+                self._ids = group.transport.send("ids", self._message, self._sizes, self.answers.words)
+            self._message = self._message[:0]
+
+    def arrive(self) -> None:
+        """Take the ids of all ranks. The current stream goes on when they are there."""
+        group = self._group
+        group.departures.until(self)
+        assert self._ids is not None, "it has departed"
+        words = self._ids.wait()
+        group.beside.wait(self._ready, words, self.request.positions, *self.answers.made_beside())
+        self.answers.take(words)
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """The weight of each position."""
+        spans, parts = self.request.shape.spans, self.way.routes.parts
+        mine = [weights[slice(*spans[parts[p].feature])] for p in self.way.asking.parts]
+        return torch.cat(mine) if mine else weights[:0]
+
+    def gathered(self, of_positions: Tensor) -> Tensor:
+        """Gradients of the weights of positions, added up where several pieces have one feature."""
+        made = torch.zeros(len(self.request.block.values), device=of_positions.device)
+        parts, shape = self.way.routes.parts, self.request.shape
+        for p, start in zip(self.way.asking.parts, shape.starts, strict=False):
+            first, last = shape.spans[parts[p].feature]
+            made[first:last] += of_positions[start : start + last - first]
+        return made
+
+
+class DeviceShardedLookup(RankLookup):
+    """The lookup of tables on GPUs."""
+
+    group: DeviceShardedGroup
+
+    def __init__(self, group: DeviceShardedGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
+        super().__init__(group, features, remedy)
+        self.anchor = torch.zeros((), device=group.device, requires_grad=self.trained)
+
+    def make_way(self, routes: Routes) -> DeviceWay:
+        return DeviceWay(routes, self)
+
+    def pooled(self, anchor: Tensor, weights: Tensor | None, flight: DeviceFlight, mode: int) -> Sequence[Tensor]:
+        if flight.vectors is None:
+            self.start(flight, mode)
+        return PooledVectors.apply(anchor, weights, self, flight)  # pyright: ignore[reportReturnType]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows of ids, where the only feature is a sequence."""
+        name, none = self.features[0].name, ids.new_empty(0, len(ids) + 1)
+        block = IdBlock.trusted((name,), ids, (0, len(ids)), (1,), none, None, len(ids))
+        _, (found,) = self(block, False)
+        return found
+
+    # -- ids --------------------------------------------------------------------------------------------------
+
+    def prepare(self, block: IdBlock, weight: float | None) -> None:
+        begun = self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
+        self.group.departures.add(begun)
+
+    def ids_of(self, block: IdBlock) -> Given:
+        return Given(block, self.group.beside.moment())
+
+    def fly(self, ids: Given, weight: float) -> DeviceFlight:
+        block, group = ids.block, self.group
+        with group.beside.after(ids.there, block.values, block.offsets, block.weights):
+            way = self.way(block.weights is None or not block.weights.requires_grad)
+            try:
+                request = DeviceRequest(way.asking, block, self.pick(block), group.beside)
+            except (OutOfRange, BadOffsets) as wrong:
+                self._stop(way.routes)
+                raise self.refusal(wrong) from None
+            told = group.exchange.sizes(self._sizes(request, weight))
+            check_told(told)
+            answers = DeviceAnswers(way.holding, told[:, SIZES:].numpy(), told[:, 1].tolist(), (told[:, 3] > 0).tolist())
+            return DeviceFlight(self, way, request, answers, told_share(told, weight))
+
+    def _sizes(self, request: DeviceRequest, weight: float) -> Tensor:
+        """What each rank must know of this one, int64 [world, n]."""
+        counts = request.counts()
+        head = sizes_line(0, request.block.batch_size, weight, request.block.weights)
+        return torch.from_numpy(np.concatenate([np.tile(head, (len(counts), 1)), counts], axis=1))
+
+    def _stop(self, routes: Routes) -> None:
+        """Tell all ranks that this one cannot go on."""
+        numbers = SIZES + len(routes.copied) + len(routes.rows) + 2 * len(routes.bags)
+        self.group.exchange.sizes(torch.full((routes.world, numbers), STOPPED, dtype=torch.int64))
+
+    # -- vectors ----------------------------------------------------------------------------------------------
+
+    def start(self, flight: DeviceFlight, mode: int) -> None:
+        flight.arrive()
+        group, answers = self.group, flight.answers
+        vectors = answers.look_up(torch.is_grad_enabled())
+        if mode == TRAIN:
+            answers.prepare()
+        message = on_wire(vectors, group.wire.forward)
+        flight.vectors = group.transport.send("vectors", message, answers.floats, flight.request.floats)
+
+    def answered(self, flight: DeviceFlight) -> Tensor:
+        """What all ranks have answered, float32."""
+        assert flight.vectors is not None, "they are on their way"
+        return received(flight.vectors.wait(), self.group.wire.forward)
+
+    # -- gradients --------------------------------------------------------------------------------------------
+
+    def send_gradients(
+        self, flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor], tables: set[str]
+    ) -> None:
+        """Gradients by width and of bags, to the ranks that vectors came from; those of copied tables go to all."""
+        group, request, answers = self.group, flight.request, flight.answers
+        message = on_wire(_message(flight, sums, bags).mul_(flight.share), group.wire.gradient)
+        arriving = group.transport.send("gradients", message, request.gradient_floats, answers.gradient_floats)
+        group.expect(lambda: answers.queue(received(arriving.wait(), group.wire.gradient), tables))
+        group.departures.all()
+
+
+def _message(flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor]) -> Tensor:
+    """The gradients for all ranks one after another, each laid out as its vectors were."""
+    world, rows = flight.way.routes.world, flight.request.rows
+    ends = np.cumsum(rows, axis=1)
+    copies = [table[len(table) - count :] for table, count in zip(sums, rows[:, -1].tolist(), strict=True)]
+    parts = []
+    for rank in range(world):
+        mine = [table[end - n : end] for table, end, n in zip(sums, ends[:, rank], rows[:, rank], strict=True)]
+        parts += [*([bags[rank]] if rank in bags else []), *mine, *copies]
+    return torch.cat([part.flatten() for part in parts])

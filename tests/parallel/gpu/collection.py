@@ -1,0 +1,48 @@
+"""A collection whose rows are on the device under test, which the interpreter has on the CPU."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+
+import hybridrec as hr
+from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Store
+from tests.embedding.gpu.on_device import QUICK
+from tests.gpu import DEVICE, INTERPRETED
+
+
+class DeviceCollection(hr.EmbeddingCollection):
+    """The same tables and lookups as on a GPU."""
+
+    def __init__(self, tables: list[hr.Table], *, seed: int = 0) -> None:
+        super().__init__(tables, seed=seed)
+        self.device = torch.device(DEVICE)
+
+    def make_store(self, table: hr.Table, share: Share = WHOLE) -> Store:
+        return DeviceStore(table, self.seed, DEVICE, share)
+
+    def _connect(self) -> None:
+        self.group = DeviceGroup(self._stores, self.trainable, QUICK)
+        self._lookup = self.group.lookup_fn(self._features)
+
+
+def interpret_in_turn() -> None:
+    """Kernels of several threads one after the other: the interpreter knows one at a time."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    lock, run = threading.RLock(), InterpretedFunction.run
+
+    def alone(self: Any, *args: Any, **options: Any) -> Any:
+        with lock:
+            return run(self, *args, **options)
+
+    InterpretedFunction.run = alone  # pyright: ignore[reportAttributeAccessIssue]
+
+
+if INTERPRETED:
+    interpret_in_turn()
