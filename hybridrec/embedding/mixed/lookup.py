@@ -31,7 +31,7 @@ class MixedLookup:
     def __init__(self, group: MixedGroup, features: tuple[FeatureSpec, ...]) -> None:
         self.group, self.features = group, features
         self.device, self.roads = group.device, Roads(group.device)
-        columns = side_by_side(features, [group.stores[f.table].dim for f in features])
+        columns = side_by_side(features, [group.stores[f.table].table.dim for f in features])
         here = [i for i, f in enumerate(features) if f.table in group.here.stores]
         there = [i for i in range(len(features)) if i not in here]
         self._width, self.runs = columns.width, columns.select(here).runs()

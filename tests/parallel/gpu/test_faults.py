@@ -33,7 +33,9 @@ def test_an_id_out_of_range_is_named_on_its_rank_and_the_others_are_told_of_it(s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("offsets", "row", "start"), [([0, 2, 1, 3], 1, 2), ([0, 1, 2, 2], 3, 2), ([1, 1, 2, 3], 0, 1)])
+@pytest.mark.parametrize(
+    ("offsets", "row", "start"), [([0, 2, 1, 3], 1, 2), ([0, 1, 2, 2], 3, 2), ([1, 1, 2, 3], 0, 1)]
+)
 def test_offsets_that_are_none_are_refused(offsets: list[int], row: int, start: int) -> None:
     found = pool(2).run(f"{JOBS}:looked_up_by", offsets=offsets)
     assert found[0]["kind"] == "ValueError"
