@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,6 @@ from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.fused_modules import FusedModule
 from hybridrec.embedding.group import TableGroup
-from hybridrec.embedding.queue import GradientQueue
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
@@ -25,7 +25,7 @@ CHUNK = 65_536  # rows that rank 0 tells the others at a time
 
 Stores = Mapping[str, Any]
 Pieces = Mapping[str, tuple[Piece, ...]]
-MakeGroup = Callable[[Stores, set[str], Pieces], GradientQueue]
+MakeGroup = Callable[[torch.device, Stores, set[str], Pieces], Any]
 
 
 class Home(Protocol):
@@ -51,8 +51,8 @@ class Home(Protocol):
         """Raise if there is no room for these shares of all tables."""
         ...
 
-    def make(self, name: str, share: Share) -> Store:
-        """A store for a share."""
+    def make(self, name: str, share: Share, where: str) -> Store:
+        """A store for a share, on the device or on its host."""
         ...
 
     def adopt(self, group: Any) -> None:
@@ -79,8 +79,9 @@ class CollectionHome:
     def expect(self, shares: Mapping[str, Share]) -> None:
         self._collection.expect_rows(shares)
 
-    def make(self, name: str, share: Share) -> Store:
-        return self._collection.make_store(self._collection.tables[name], share)
+    def make(self, name: str, share: Share, where: str) -> Store:
+        table = self._collection.tables[name]
+        return self._collection.make_store(table if where == "device" else replace(table, where=where), share)
 
     def adopt(self, group: Any) -> None:
         self._collection.adopt(group)
@@ -105,8 +106,13 @@ class FusedHome:
     def expect(self, shares: Mapping[str, Share]) -> None:
         pass  # rows of fused modules are on the CPU, where nothing is counted
 
-    def make(self, name: str, share: Share) -> Store:
+    def make(self, name: str, share: Share, where: str) -> Store:
         old = self._group.stores[name]
+        if not isinstance(old, DenseStore):
+            raise ValueError(
+                f"{name!r} was fused on a GPU, which is for one process so far; fuse the model on the CPU, or make its "
+                "tables an EmbeddingCollection with device='cuda'"
+            )
         return DenseStore(old.table, old.seed, share)
 
     def adopt(self, group: Any) -> None:
@@ -147,20 +153,22 @@ def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
     """Give the tables of a home to the ranks as the plan says."""
     shares: dict[str, Share] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
+    where: dict[str, str] = {}
     for planned, name in home.names.items():
         placement, table = plan[planned], home.table(name)
         scheme = scheme_of(placement)
         shares[name] = scheme.share(table, placement, ranks.rank)
         pieces[name] = scheme.pieces(table, placement)
-    home.expect(shares)
+        where[name] = placement.where
+    home.expect({name: share for name, share in shares.items() if where[name] == "device"})
     told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
     stores: dict[str, Any] = {}
     for name, share in shares.items():
-        stores[name] = home.make(name, share)
+        stores[name] = home.make(name, share, where[name])
         if told:
             tell_rows(home.old(name), stores[name], ranks)
     trainable = {name for name in stores if stores[name].table.trainable}
-    home.adopt(make(stores, trainable, pieces))
+    home.adopt(make(home.device, stores, trainable, pieces))
 
 
 @torch.no_grad()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from hybridrec.parallel.constraints import Constraints, Pin
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.homes import Home, Pieces, Stores, homes_in, place_home
+from hybridrec.parallel.mixed_group import MixedShardedGroup
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
@@ -68,10 +69,10 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
     plan = plan or usual_plan(tables, cluster_of(device, world), wire, pin)
-    _check(plan, tables, world.world)
+    _check(plan, tables, world.world, device)
     world.agree("plan", plan.to_json())
     exchange, weighing = Exchange(world), Weighing()
-    group = partial(_group, GroupParts(world, exchange, weighing, wire))
+    group = partial(_group, GroupParts(world, exchange, weighing, wire), cache(lambda: Exchange(world)))
     for home in homes:
         place_home(home, plan, world, group)
     return ShardedModel(model, plan, world, exchange, weighing)
@@ -86,15 +87,27 @@ class GroupParts(NamedTuple):
     wire: Wire
 
 
-def _group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Pieces) -> Any:
-    """The group of tables where their rows are."""
-    if all(isinstance(store, NativeStore) for store in stores.values()):
+def _group(
+    parts: GroupParts,
+    of_hosts: Callable[[], Exchange],
+    device: torch.device,
+    stores: Stores,
+    trainable: set[str],
+    pieces: Pieces,
+) -> Any:
+    """The group of tables where their rows are; those of hosts beside GPUs have an exchange of their own."""
+    here = {name: store for name, store in stores.items() if isinstance(store, NativeStore)}
+    there = {name: store for name, store in stores.items() if name not in here}
+    if not there and device.type == "cpu":
         return ShardedGroup(stores, trainable, pieces, *parts)
-    if on_host := [name for name, store in stores.items() if isinstance(store, NativeStore)]:
-        raise ValueError(
-            f"rows of {', '.join(on_host)} are on the host and others on a GPU, which is not possible on several ranks "
-            "so far; have all of them on the GPU"
-        )
+    on_cards = _device_group(parts, there, trainable, pieces) if there else None
+    if not here:
+        return on_cards
+    on_hosts = ShardedGroup(here, trainable, pieces, *parts._replace(exchange=of_hosts()))
+    return MixedShardedGroup(stores, on_cards, on_hosts, device)
+
+
+def _device_group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Pieces) -> Any:
     from hybridrec.parallel.gpu.group import DeviceShardedGroup  # Triton comes with it
     from hybridrec.parallel.gpu.transport import transport_for
 
@@ -132,8 +145,8 @@ def _load(name: str, table: Table) -> TableLoad:
     )
 
 
-def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
-    """Refuse a plan for other tables, or for another number of ranks."""
+def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.device) -> None:
+    """Refuse a plan for other tables, or for another number of ranks. On CPUs, device and host are one."""
     if plan.world != world:
         raise ValueError(f"the plan is for {plan.world} ranks, and there are {world}; plan for {world}")
     planned = {each.table for each in plan.placements}
@@ -146,6 +159,8 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int) -> None:
         placement = plan[name]
         if placement.columns and sum(placement.columns) != table.dim:
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
+        if device.type != "cpu" and table.where not in (None, placement.where):
+            raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
 

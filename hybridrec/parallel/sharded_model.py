@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.parallel.exchange import Exchange
+from hybridrec.parallel.mixed_group import MixedShardedGroup
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.ranks import Ranks, sendable
 from hybridrec.parallel.sharded_group import OverRanks
@@ -67,7 +68,7 @@ class ShardedModel(nn.Module):
 
     def _sharded(self) -> Iterator[EmbeddingCollection]:
         for part in self.module.modules():
-            if isinstance(part, EmbeddingCollection) and isinstance(part.group, OverRanks):
+            if isinstance(part, EmbeddingCollection) and isinstance(part.group, OverRanks | MixedShardedGroup):
                 yield part
 
 

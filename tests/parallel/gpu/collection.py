@@ -8,8 +8,12 @@ from typing import Any
 import torch
 
 import hybridrec as hr
+from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding.mixed.group import MixedGroup
+from hybridrec.embedding.mixed.host import HostGroup
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Store
 from tests.embedding.gpu.on_device import QUICK
@@ -24,10 +28,16 @@ class DeviceCollection(hr.EmbeddingCollection):
         self.device = torch.device(DEVICE)
 
     def make_store(self, table: hr.Table, share: Share = WHOLE) -> Store:
+        if table.on_host:
+            return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
         return DeviceStore(table, self.seed, DEVICE, share)
 
     def _connect(self) -> None:
-        self.group = DeviceGroup(self._stores, self.trainable, QUICK)
+        here = {name: store for name, store in self._stores.items() if store.table.on_host}
+        there = {name: store for name, store in self._stores.items() if name not in here}
+        self.group = DeviceGroup(there, self.trainable, QUICK)
+        if here:
+            self.group = MixedGroup(self._stores, self.group, HostGroup(here, self.trainable, DEVICE), DEVICE)
         self._lookup = self.group.lookup_fn(self._features)
 
 
