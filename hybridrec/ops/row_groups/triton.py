@@ -66,6 +66,8 @@ def count_occurrences(
     features,  # int64 [F, LENGTH]
     first_programs,  # int32 [F + 1]
     places,  # int32 [rows of all tables], zeros
+    rows,  # int32 [N]: the ids of each program, sorted
+    lanes,  # int16 [N]: where each of them stood among the program's ids
     ranks,  # int32 [N]: of an occurrence among those of its row; -1 where there is no row
     IDS: tl.constexpr,
     FEATURES: tl.constexpr,
@@ -75,25 +77,31 @@ def count_occurrences(
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
-    start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
+    start, size = tl.load(line + of.START), tl.load(line + of.SIZE)
     at = (program - tl.load(first_programs + feature)) * IDS
+    left = (tl.load(line + of.COUNT) - at).to(tl.int32)
     i = tl.arange(0, IDS)
-    id = tl.load(values + start + at + i, mask=at + i < count, other=-1)
-    id = tl.where((id >= 0) & (id < size), id, -1)
+    id = tl.load(values + start + at + i, mask=i < left, other=0)
+    id = tl.where(i < left, tl.where((id >= 0) & (id < size), id, -1), size)  # what is behind the last stays there
     if size < 2147483648 // IDS:  # sorting half the bits takes half the time
-        keys = tl.sort((id * IDS + i).to(tl.int32)).to(tl.int64)
+        keys = tl.sort((id * IDS + i).to(tl.int32))
+        row = tl.where(keys < 0, -1, keys // IDS)
+        lane = keys & (IDS - 1)
     else:
-        keys = tl.sort(id * IDS + i)
-    row = tl.where(keys < 0, -1, keys // IDS)
-    lane = (keys & (IDS - 1)).to(tl.int32)
+        longer = tl.sort(id * IDS + i)
+        row = tl.where(longer < 0, -1, longer // IDS).to(tl.int32)
+        lane = (longer & (IDS - 1)).to(tl.int32)
     head = (i == 0) | (row != tl.gather(row, tl.maximum(i - 1, 0), 0))
     tail = (i == IDS - 1) | (row != tl.gather(row, tl.minimum(i + 1, IDS - 1), 0))
     before = i - tl.associative_scan(tl.where(head, i, 0), 0, _larger)
     last = tl.associative_scan(tl.where(tail, i, IDS - 1), 0, _smaller, reverse=True)
-    place = places + tl.load(line + of.BASE) + row
-    earlier = tl.atomic_add(place, before + 1, mask=tail & (row >= 0), sem="relaxed")
+    known = (row >= 0) & (i < left)
+    earlier = tl.atomic_add(places + tl.load(line + of.BASE) + row, before + 1, mask=tail & known, sem="relaxed")
     rank = tl.gather(earlier, last, 0) + before
-    tl.store(ranks + start + at + lane, tl.where(row >= 0, rank, -1), mask=at + lane < count)
+    to = start + at + i
+    tl.store(rows + to, row, mask=i < left)
+    tl.store(lanes + to, lane.to(tl.int16), mask=i < left)
+    tl.store(ranks + to, tl.where(known, rank, -1), mask=i < left)
 
 
 @triton.jit
@@ -111,7 +119,8 @@ def _draw(counter, ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.con
     which = tl.arange(0, 4)
     shift = tl.where(which == 0, 0, tl.where(which == 1, SHORT, tl.where(which == 2, 2 * SHORT + LONG, 2 * SHORT)))
     room = tl.where(which < 2, low, tl.where(which == 2, -1, high))
-    drawn = tl.atomic_add(counter + which, ((total >> shift.to(tl.int64)) & room).to(tl.int32), sem="relaxed")
+    wanted = ((total >> shift.to(tl.int64)) & room).to(tl.int32)
+    drawn = tl.atomic_add(counter + which, wanted, mask=wanted > 0, sem="relaxed")
     first, second = tl.sum(tl.where(which == 0, drawn, 0)), tl.sum(tl.where(which == 1, drawn, 0))
     third, fourth = tl.sum(tl.where(which == 2, drawn, 0)), tl.sum(tl.where(which == 3, drawn, 0))
     return (
@@ -143,10 +152,11 @@ def _gradient(
 
 @triton.jit
 def list_rows(
-    values,
     features,
     first_programs,
     places,
+    rows,
+    lanes,
     ranks,
     bag_of,  # int32 [N]: the bag of each id of a ragged feature
     scales,  # float32 [F, B], if SHARES
@@ -175,16 +185,16 @@ def list_rows(
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
-    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
-    first = rank == 0
-    id = tl.load(values + start + i, mask=first, other=0)
-    place = places + tl.load(line + of.BASE) + id
+    at = (program - tl.load(first_programs + feature)) * IDS
+    sorted = at + tl.arange(0, IDS)
+    first = tl.load(ranks + start + sorted, mask=sorted < count, other=-1) == 0
+    row = tl.load(rows + start + sorted, mask=first, other=0)
+    i = at + tl.load(lanes + start + sorted, mask=first, other=0).to(tl.int32)
+    place = places + tl.load(line + of.BASE) + row
     times = tl.load(place, mask=first, other=0)
     table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
     kind = tl.load(line + of.CLASS)
     counter, begin = counters + kind * 4, tl.load(lists + kind * 2)
-    row = id.to(tl.int32)
 
     alone, some, lots = first & (times == 1), first & (times > 1) & (times <= FEW), first & (times > FEW)
     ones, fews, members, parts = _draw(
@@ -213,10 +223,11 @@ def list_rows(
 
 @triton.jit
 def place_occurrences(
-    values,
     features,
     first_programs,
     places,
+    rows,
+    lanes,
     ranks,
     bag_of,
     scales,
@@ -240,10 +251,12 @@ def place_occurrences(
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
-    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
+    at = (program - tl.load(first_programs + feature)) * IDS
+    sorted = at + tl.arange(0, IDS)
+    rank = tl.load(ranks + start + sorted, mask=sorted < count, other=-1)
     found = rank >= 0
-    place = places + tl.load(line + of.BASE) + tl.load(values + start + i, mask=found, other=0)
+    place = places + tl.load(line + of.BASE) + tl.load(rows + start + sorted, mask=found, other=0)
+    i = at + tl.load(lanes + start + sorted, mask=found, other=0).to(tl.int32)
     to = tl.load(place, mask=found, other=of.SINGLE)
     shared = found & (to != of.SINGLE)
     gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
@@ -312,13 +325,14 @@ def group_rows(
     )
     if not layout.programs:
         return made
-    ranks, grid = empty(layout.ids), (layout.programs,)
+    kept = empty(layout.ids), empty(layout.ids, dtype=torch.int16), empty(layout.ids)
+    grid = (layout.programs,)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
-    read = values, layout.features, layout.first_programs, places, ranks
+    read = layout.features, layout.first_programs, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[grid](*read, **kind, num_warps=size.warps)
+    count_occurrences[grid](values, *read, **kind, num_warps=size.warps)
     bits = {"SHORT": size.ids.bit_length(), "LONG": (size.ids * size.few).bit_length()}
     list_rows[grid](
         *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
