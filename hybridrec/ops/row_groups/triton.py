@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridrec.ops import features as of
+from hybridrec.ops.row_groups import bitonic
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Sizes:
     chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
+    each: int = 8  # ids of a thread while they are sorted
 
     def fitting(self, longest: int) -> Sizes:
         """For features of at most so many ids: the fewer, the less often programs meet at one row.
@@ -61,15 +63,27 @@ def _smaller(a, b):
 
 
 @triton.jit
+def _runs(keys, IDS: tl.constexpr, BITS: tl.constexpr):
+    """Rows and lanes of keys, sorted, and for each where those of its row begin and end."""
+    keys, i = bitonic.ascending(keys, BITS), tl.arange(0, IDS)
+    lane = keys & (IDS - 1)
+    order = keys - lane + (IDS - 1 - i)  # of one row, the first has the largest
+    head = (IDS - 1) - (tl.associative_scan(order, 0, _larger) & (IDS - 1)).to(tl.int32)
+    tail = (IDS - 1) - (tl.associative_scan(order, 0, _smaller, reverse=True) & (IDS - 1)).to(tl.int32)
+    return (keys >> BITS).to(tl.int32), lane.to(tl.int32), head, tail
+
+
+@triton.jit
 def count_occurrences(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
     first_programs,  # int32 [F + 1]
     places,  # int32 [rows of all tables], zeros
-    rows,  # int32 [N]: the ids of each program, sorted
-    lanes,  # int16 [N]: where each of them stood among the program's ids
-    ranks,  # int32 [N]: of an occurrence among those of its row; -1 where there is no row
+    rows,  # int32 [programs, IDS]: what the ids of each program lead to, sorted
+    lanes,  # int16 [programs, IDS]: where they stood before
+    ranks,  # int32 [programs, IDS]: of an occurrence among those of its row; -1 where there is no row
     IDS: tl.constexpr,
+    BITS: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
 ):
@@ -77,31 +91,22 @@ def count_occurrences(
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
-    start, size = tl.load(line + of.START), tl.load(line + of.SIZE)
     at = (program - tl.load(first_programs + feature)) * IDS
-    left = (tl.load(line + of.COUNT) - at).to(tl.int32)
+    left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
     i = tl.arange(0, IDS)
-    id = tl.load(values + start + at + i, mask=i < left, other=0)
-    id = tl.where(i < left, tl.where((id >= 0) & (id < size), id, -1), size)  # what is behind the last stays there
+    id = tl.load(values + tl.load(line + of.START) + at + i, mask=i < left, other=-1)
+    id = tl.where((id >= 0) & (id < size), id, -1)
     if size < 2147483648 // IDS:  # sorting half the bits takes half the time
-        keys = tl.sort((id * IDS + i).to(tl.int32))
-        row = tl.where(keys < 0, -1, keys // IDS)
-        lane = keys & (IDS - 1)
+        row, lane, head, tail = _runs(id.to(tl.int32) * IDS + i, IDS, BITS)
     else:
-        longer = tl.sort(id * IDS + i)
-        row = tl.where(longer < 0, -1, longer // IDS).to(tl.int32)
-        lane = (longer & (IDS - 1)).to(tl.int32)
-    head = (i == 0) | (row != tl.gather(row, tl.maximum(i - 1, 0), 0))
-    tail = (i == IDS - 1) | (row != tl.gather(row, tl.minimum(i + 1, IDS - 1), 0))
-    before = i - tl.associative_scan(tl.where(head, i, 0), 0, _larger)
-    last = tl.associative_scan(tl.where(tail, i, IDS - 1), 0, _smaller, reverse=True)
-    known = (row >= 0) & (i < left)
-    earlier = tl.atomic_add(places + tl.load(line + of.BASE) + row, before + 1, mask=tail & known, sem="relaxed")
-    rank = tl.gather(earlier, last, 0) + before
-    to = start + at + i
-    tl.store(rows + to, row, mask=i < left)
-    tl.store(lanes + to, lane.to(tl.int16), mask=i < left)
-    tl.store(ranks + to, tl.where(known, rank, -1), mask=i < left)
+        row, lane, head, tail = _runs(id * IDS + i, IDS, BITS)
+    place, speaks = places + tl.load(line + of.BASE) + row, (i == head) & (row >= 0)
+    earlier = tl.atomic_add(place, tail - head + 1, mask=speaks, sem="relaxed")
+    rank = tl.gather(earlier, head, 0) + i - head
+    to = program * IDS + i
+    tl.store(rows + to, row)
+    tl.store(lanes + to, lane.to(tl.int16))
+    tl.store(ranks + to, tl.where(row >= 0, rank, -1))
 
 
 @triton.jit
@@ -184,12 +189,11 @@ def list_rows(
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
-    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    at = (program - tl.load(first_programs + feature)) * IDS
-    sorted = at + tl.arange(0, IDS)
-    first = tl.load(ranks + start + sorted, mask=sorted < count, other=-1) == 0
-    row = tl.load(rows + start + sorted, mask=first, other=0)
-    i = at + tl.load(lanes + start + sorted, mask=first, other=0).to(tl.int32)
+    start = tl.load(line + of.START)
+    at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
+    first = tl.load(ranks + at) == 0
+    row = tl.load(rows + at, mask=first, other=0)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at, mask=first, other=0).to(tl.int32)
     place = places + tl.load(line + of.BASE) + row
     times = tl.load(place, mask=first, other=0)
     table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
@@ -250,13 +254,12 @@ def place_occurrences(
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
-    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    at = (program - tl.load(first_programs + feature)) * IDS
-    sorted = at + tl.arange(0, IDS)
-    rank = tl.load(ranks + start + sorted, mask=sorted < count, other=-1)
+    start = tl.load(line + of.START)
+    at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
+    rank = tl.load(ranks + at)
     found = rank >= 0
-    place = places + tl.load(line + of.BASE) + tl.load(rows + start + sorted, mask=found, other=0)
-    i = at + tl.load(lanes + start + sorted, mask=found, other=0).to(tl.int32)
+    place = places + tl.load(line + of.BASE) + tl.load(rows + at)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at).to(tl.int32)
     to = tl.load(place, mask=found, other=of.SINGLE)
     shared = found & (to != of.SINGLE)
     gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
@@ -325,14 +328,16 @@ def group_rows(
     )
     if not layout.programs:
         return made
-    kept = empty(layout.ids), empty(layout.ids, dtype=torch.int16), empty(layout.ids)
-    grid = (layout.programs,)
+    grid, slots = (layout.programs,), layout.programs * size.ids
+    kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
     read = layout.features, layout.first_programs, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[grid](values, *read, **kind, num_warps=size.warps)
+    count_occurrences[grid](
+        values, *read, **kind, BITS=size.ids.bit_length() - 1, num_warps=max(1, size.ids // 32 // size.each)
+    )
     bits = {"SHORT": size.ids.bit_length(), "LONG": (size.ids * size.few).bit_length()}
     list_rows[grid](
         *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
