@@ -26,7 +26,8 @@ GROUP = tl.constexpr(13)  # ids that stand for one, and count as one in its bag
 HASHED = tl.constexpr(14)  # whether an id outside the table has a row by its hash
 WINNERS = tl.constexpr(15)  # max: where its winners begin
 OCCURRENCES = tl.constexpr(16)  # max: where the gradients of its ids begin
-LENGTH = tl.constexpr(17)  # numbers in a line
+SUMS = tl.constexpr(17)  # few rows: where the sums of its table begin among those of its class
+LENGTH = tl.constexpr(18)  # numbers in a line
 
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0, "max": 0}  # max has kernels of its own

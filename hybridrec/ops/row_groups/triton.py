@@ -29,6 +29,7 @@ class Sizes:
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
     each: int = 8  # ids of a thread while they are sorted
+    rows: int = 32  # most of a table whose gradients are summed without grouping
 
     def fitting(self, longest: int) -> Sizes:
         """For features of at most so many ids: the fewer, the less often programs meet at one row.
@@ -137,7 +138,7 @@ def _draw(counter, ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.con
 
 
 @triton.jit
-def _gradient(
+def gradient_of(
     line, feature, start, i, mask, bag_of, scales, weights, batch, SHARES: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Where the gradient of each occurrence begins, and what it is multiplied by."""
@@ -205,7 +206,7 @@ def list_rows(
         counter, alone, some, tl.where(some, times, 0), tl.where(lots, (times + CHUNK - 1) // CHUNK, 0), SHORT, LONG
     )
     at = begin + ones
-    gradient, share = _gradient(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    gradient, share = gradient_of(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
     tl.store(single + at, row, mask=alone)
     tl.store(single + n + at, table, mask=alone)
     tl.store(single + 2 * n + at, gradient, mask=alone)
@@ -262,7 +263,7 @@ def place_occurrences(
     i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at).to(tl.int32)
     to = tl.load(place, mask=found, other=of.SINGLE)
     shared = found & (to != of.SINGLE)
-    gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    gradient, share = gradient_of(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
     some, lots = shared & (to < of.MANY), shared & (to >= of.MANY)
     tl.store(grouped + to + rank, gradient, mask=some)
     seat = to - of.MANY + rank
@@ -326,12 +327,12 @@ def group_rows(
         *(empty(3, n), empty(4, n), empty(4, m), empty(n), empty(m * size.chunk)),
         *((floats(n), floats(n), floats(m * size.chunk)) if shares else (None, None, None)),
     )
-    if not layout.programs:
+    if not layout.grouped_programs:
         return made
-    grid, slots = (layout.programs,), layout.programs * size.ids
+    grid, slots = (layout.grouped_programs,), layout.grouped_programs * size.ids
     kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
-    read = layout.features, layout.first_programs, places, *kept
+    read = layout.features, layout.first_grouped, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights

@@ -1,0 +1,1 @@
+"""Gradients summed by row for tables of few rows."""
