@@ -15,14 +15,64 @@ from hybridrec.ops import features as of
 from hybridrec.ops.row_groups import triton as groups
 from hybridrec.ops.row_update import triton as update
 
-ROWS = 16  # whose sums a program has in registers
+ROWS = 16  # whose sums a program has in registers, as the kernel spells them out
 NUMBERS = 512  # of gradients that a program has in hand; wider rows are grouped
-TILES = 16  # of ids, for each program
+TILES = 32  # of ids, for each program, by twos
 
 
 @triton.jit
 def _either(a, b):
     return a | b
+
+
+@triton.jit
+def _tile(
+    values, line, feature, i, end, low, size, bag_of, scales, weights, grad, batch, columns,
+    D: tl.constexpr, ALIGN: tl.constexpr, SHARES: tl.constexpr, WEIGHTED: tl.constexpr, RAGGED: tl.constexpr,
+):  # fmt: skip
+    """The rows, from `low` on, of ids at places [n] of a feature, -1 for those that have none, and their gradients."""
+    start, there = tl.load(line + of.START), i < end
+    id = tl.load(values + start + i, mask=there, other=-1)
+    known = (id >= low) & (id < size)
+    if RAGGED:  # ids without a row may have no bag
+        there = known
+    at, share = groups.gradient_of(line, feature, start, i, there, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    g = update.gradients_at(grad, at, share, there, columns, D, ALIGN, SHARES)
+    return tl.where(known, id - low, -1).to(tl.int32), g
+
+
+@triton.jit
+def _plus(total, here, g):
+    return tl.where(here[:, None], total + g, total)  # the gradients of others may be anything
+
+
+@triton.jit
+def _added(sums, row, g):
+    """Sixteen sums [n, WIDTH], with the gradients of ids in that of their row. One by one they stay in registers."""
+    return (
+        _plus(sums[0], row == 0, g),
+        _plus(sums[1], row == 1, g),
+        _plus(sums[2], row == 2, g),
+        _plus(sums[3], row == 3, g),
+        _plus(sums[4], row == 4, g),
+        _plus(sums[5], row == 5, g),
+        _plus(sums[6], row == 6, g),
+        _plus(sums[7], row == 7, g),
+        _plus(sums[8], row == 8, g),
+        _plus(sums[9], row == 9, g),
+        _plus(sums[10], row == 10, g),
+        _plus(sums[11], row == 11, g),
+        _plus(sums[12], row == 12, g),
+        _plus(sums[13], row == 13, g),
+        _plus(sums[14], row == 14, g),
+        _plus(sums[15], row == 15, g),
+    )
+
+
+@triton.jit
+def _bits(row):
+    """A bit for each row that is met."""
+    return tl.where((row >= 0) & (row < 16), 1 << (row & 15), 0)
 
 
 @triton.jit
@@ -45,33 +95,35 @@ def sum_rows(
     ALIGN: tl.constexpr,
     SHARES: tl.constexpr,
     WEIGHTED: tl.constexpr,
+    RAGGED: tl.constexpr,
     IDS: tl.constexpr,
-    ROWS: tl.constexpr,
 ):
-    """Programs (feature and block of ids, rows of its table): tiles of IDS ids, every `blocks`-th of the feature."""
+    """Programs (feature and block of ids, sixteen rows of its table): two tiles of IDS ids, then the next in turn."""
     feature, block = tl.load(lines + first + tl.program_id(0) % count), tl.program_id(0) // count
     line = features + feature * of.LENGTH
-    start, end, size = tl.load(line + of.START), tl.load(line + of.COUNT).to(tl.int32), tl.load(line + of.SIZE)
-    low = tl.program_id(1) * ROWS
+    end, size = tl.load(line + of.COUNT).to(tl.int32), tl.load(line + of.SIZE)
+    low = tl.program_id(1) * 16
     if low < size:
-        which, columns = tl.arange(0, ROWS), tl.arange(0, WIDTH)
-        total = tl.zeros([ROWS, IDS, WIDTH], tl.float32)
-        seen = tl.zeros([IDS], tl.int32)
-        for begin in range(block * IDS, end, blocks * IDS):
+        columns, seen, zero = tl.arange(0, WIDTH), tl.zeros([IDS], tl.int32), tl.zeros([IDS, WIDTH], tl.float32)
+        total = zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
+        for begin in range(block * IDS * 2, end, blocks * IDS * 2):
             i = begin + tl.arange(0, IDS)
-            id = tl.load(values + start + i, mask=i < end, other=-1)
-            mine = (id >= low) & (id < low + ROWS) & (id < size)
-            row = tl.where(mine, id - low, 0).to(tl.int32)
-            at, share = groups.gradient_of(
-                line, feature, start, i, mine, bag_of, scales, weights, batch, SHARES, WEIGHTED
-            )
-            g = update.gradients_at(grad, at, share, mine, columns, D, ALIGN, SHARES)  # zeros where it is not mine
-            total += tl.where(row[None, :, None] == which[:, None, None], g[None, :, :], 0.0)
-            seen |= tl.where(mine, 1 << row, 0)
-        met = ((tl.reduce(seen, 0, _either) >> which) & 1) == 1
-        tl.store(places + tl.load(line + of.BASE) + low + which, tl.full([ROWS], 1, tl.int32), mask=met)
-        to = sums + (tl.load(line + of.SUMS) + low + which)[:, None] * D + columns[None, :]
-        tl.atomic_add(to, tl.sum(total, 1), mask=met[:, None] & (columns[None, :] < D), sem="relaxed")
+            one, of_one = _tile(
+                values, line, feature, i, end, low, size, bag_of, scales, weights, grad, batch, columns,
+                D, ALIGN, SHARES, WEIGHTED, RAGGED,
+            )  # fmt: skip
+            two, of_two = _tile(
+                values, line, feature, i + IDS, end, low, size, bag_of, scales, weights, grad, batch, columns,
+                D, ALIGN, SHARES, WEIGHTED, RAGGED,
+            )  # fmt: skip
+            total = _added(_added(total, one, of_one), two, of_two)
+            seen |= _bits(one) | _bits(two)
+        met = tl.reduce(seen, 0, _either)
+        place, at = tl.load(line + of.BASE) + low, tl.load(line + of.SUMS) + low
+        for k in tl.static_range(16):
+            if (met >> k) & 1 == 1:
+                tl.store(places + place + k, 1)
+                tl.atomic_add(sums + (at + k) * D + columns, tl.sum(total[k], 0), mask=columns < D, sem="relaxed")
 
 
 def sum_few_rows(
@@ -96,6 +148,6 @@ def sum_few_rows(
         *(values, layout.features, layout.summed, places, bag_of),
         *(floating if scales is None else scales, floating if weights is None else weights, grad, sums),
         *(few.first, few.features, blocks, layout.batch),
-        D=each.dim, WIDTH=each.width, ALIGN=each.align, IDS=ids, ROWS=ROWS, num_warps=4,
+        D=each.dim, WIDTH=each.width, ALIGN=each.align, IDS=ids, RAGGED=layout.ragged, num_warps=4,
         SHARES=scales is not None or weights is not None, WEIGHTED=weights is not None,
     )  # fmt: skip
