@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridrec.ops import features as of
-from hybridrec.ops.row_groups import bitonic
+from hybridrec.ops.row_groups import triton_sort
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _smaller(a, b):
 @triton.jit
 def _runs(keys, IDS: tl.constexpr, BITS: tl.constexpr):
     """Rows and lanes of keys, sorted, and for each where those of its row begin and end."""
-    keys, i = bitonic.ascending(keys, BITS), tl.arange(0, IDS)
+    keys, i = triton_sort.ascending(keys, BITS), tl.arange(0, IDS)
     lane = keys & (IDS - 1)
     order = keys - lane + (IDS - 1 - i)  # of one row, the first has the largest
     head = (IDS - 1) - (tl.associative_scan(order, 0, _larger) & (IDS - 1)).to(tl.int32)
