@@ -111,17 +111,20 @@ def count_occurrences(
 
 
 @triton.jit
-def _draw(counter, ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.constexpr):
+def _word(ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.constexpr):
+    """Four numbers of each lane as one: SHORT bits for each of the first two, LONG for the third."""
+    word = ones.to(tl.int64) | (fews.to(tl.int64) << SHORT) | (members.to(tl.int64) << (2 * SHORT))
+    return word | (parts.to(tl.int64) << (2 * SHORT + LONG))
+
+
+@triton.jit
+def _draw(counter, word, total, SHORT: tl.constexpr, LONG: tl.constexpr):
     """Places for the lanes that want some, one after the other from four counters that lie side by side.
 
-    The four numbers of a lane are one word, with SHORT bits for each of the first two and LONG for the third. So there
-    is one sum over the lanes and one access to the counters, for which programs wait most of their time.
+    What the lanes want is a `_word`. So there is one sum over the lanes and one access to the counters.
     """
     low, high = (1 << SHORT) - 1, (1 << LONG) - 1
-    word = ones.to(tl.int64) | (fews.to(tl.int64) << SHORT) | (members.to(tl.int64) << (2 * SHORT))
-    word |= parts.to(tl.int64) << (2 * SHORT + LONG)
     before = tl.cumsum(word) - word
-    total = tl.sum(word)
     which = tl.arange(0, 4)
     shift = tl.where(which == 0, 0, tl.where(which == 1, SHORT, tl.where(which == 2, 2 * SHORT + LONG, 2 * SHORT)))
     room = tl.where(which < 2, low, tl.where(which == 2, -1, high))
@@ -197,33 +200,39 @@ def list_rows(
     i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at, mask=first, other=0).to(tl.int32)
     place = places + tl.load(line + of.BASE) + row
     times = tl.load(place, mask=first, other=0)
-    table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
-    kind = tl.load(line + of.CLASS)
-    counter, begin = counters + kind * 4, tl.load(lists + kind * 2)
-
     alone, some, lots = first & (times == 1), first & (times > 1) & (times <= FEW), first & (times > FEW)
-    ones, fews, members, parts = _draw(
-        counter, alone, some, tl.where(some, times, 0), tl.where(lots, (times + CHUNK - 1) // CHUNK, 0), SHORT, LONG
-    )
-    at = begin + ones
-    gradient, share = gradient_of(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
-    tl.store(single + at, row, mask=alone)
-    tl.store(single + n + at, table, mask=alone)
-    tl.store(single + 2 * n + at, gradient, mask=alone)
-    if SHARES:
-        tl.store(single_share + at, share, mask=alone)
-
-    at, to = begin + fews, begin + members
-    tl.store(few + at, row, mask=some)
-    tl.store(few + n + at, table, mask=some)
-    tl.store(few + 2 * n + at, to, mask=some)
-    tl.store(few + 3 * n + at, times, mask=some)
-
-    chunk = tl.load(lists + kind * 2 + 1) + parts
-    tl.store(many + chunk, row, mask=lots)
-    tl.store(many + chunks + chunk, table, mask=lots)
-    tl.store(many + 2 * chunks + chunk, times, mask=lots)
-    tl.store(place, tl.where(alone, of.SINGLE, tl.where(some, to, chunk * CHUNK + of.MANY)), mask=first)
+    parts = tl.where(lots, (times + CHUNK - 1) // CHUNK, 0)
+    word = _word(alone, some, tl.where(some, times, 0), parts, SHORT, LONG)
+    total = tl.sum(word)
+    if total != 0:  # many programs have no first occurrence, and most none of some kind
+        table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
+        kind = tl.load(line + of.CLASS)
+        begin = tl.load(lists + kind * 2)
+        ones, fews, members, parts = _draw(counters + kind * 4, word, total, SHORT, LONG)
+        if (total & ((1 << SHORT) - 1)) != 0:
+            at = begin + ones
+            gradient, share = gradient_of(
+                line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED
+            )
+            tl.store(single + at, row, mask=alone)
+            tl.store(single + n + at, table, mask=alone)
+            tl.store(single + 2 * n + at, gradient, mask=alone)
+            if SHARES:
+                tl.store(single_share + at, share, mask=alone)
+            tl.store(place, tl.full([IDS], of.SINGLE, tl.int32), mask=alone)
+        if ((total >> SHORT) & ((1 << SHORT) - 1)) != 0:
+            at, to = begin + fews, begin + members
+            tl.store(few + at, row, mask=some)
+            tl.store(few + n + at, table, mask=some)
+            tl.store(few + 2 * n + at, to, mask=some)
+            tl.store(few + 3 * n + at, times, mask=some)
+            tl.store(place, to, mask=some)
+        if (total >> (2 * SHORT + LONG)) != 0:
+            chunk = tl.load(lists + kind * 2 + 1) + parts
+            tl.store(many + chunk, row, mask=lots)
+            tl.store(many + chunks + chunk, table, mask=lots)
+            tl.store(many + 2 * chunks + chunk, times, mask=lots)
+            tl.store(place, chunk * CHUNK + of.MANY, mask=lots)
 
 
 @triton.jit
