@@ -146,7 +146,9 @@ def gradient_of(
 ):  # fmt: skip
     """Where the gradient of each occurrence begins, and what it is multiplied by."""
     hotness = tl.load(line + of.HOTNESS).to(tl.int32)
-    if hotness > 0:  # with 0 there are no ids
+    if hotness == 1:
+        bag = i
+    elif hotness > 0:  # with 0 there are no ids
         bag = i // hotness
     else:
         bag = tl.load(bag_of + start + i, mask=mask, other=0)

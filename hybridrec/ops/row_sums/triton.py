@@ -17,7 +17,7 @@ from hybridrec.ops.row_update import triton as update
 
 ROWS = 16  # whose sums a program has in registers, as the kernel spells them out
 NUMBERS = 512  # of gradients that a program has in hand; wider rows are grouped
-TILES = 32  # of ids, for each program, by twos
+TILES = 32  # of ids, for each program, by fours
 
 
 @triton.jit
@@ -42,30 +42,31 @@ def _tile(
 
 
 @triton.jit
-def _plus(total, here, g):
-    return tl.where(here[:, None], total + g, total)  # the gradients of others may be anything
+def _plus(total, row, k: tl.constexpr, g, LIVE: tl.constexpr):
+    """The sum of row k; the gradients of others may be anything."""
+    return tl.where((row == k)[:, None], total + g, total) if k < LIVE else total
 
 
 @triton.jit
-def _added(sums, row, g):
+def _added(sums, row, g, LIVE: tl.constexpr):
     """Sixteen sums [n, WIDTH], with the gradients of ids in that of their row. One by one they stay in registers."""
     return (
-        _plus(sums[0], row == 0, g),
-        _plus(sums[1], row == 1, g),
-        _plus(sums[2], row == 2, g),
-        _plus(sums[3], row == 3, g),
-        _plus(sums[4], row == 4, g),
-        _plus(sums[5], row == 5, g),
-        _plus(sums[6], row == 6, g),
-        _plus(sums[7], row == 7, g),
-        _plus(sums[8], row == 8, g),
-        _plus(sums[9], row == 9, g),
-        _plus(sums[10], row == 10, g),
-        _plus(sums[11], row == 11, g),
-        _plus(sums[12], row == 12, g),
-        _plus(sums[13], row == 13, g),
-        _plus(sums[14], row == 14, g),
-        _plus(sums[15], row == 15, g),
+        _plus(sums[0], row, 0, g, LIVE),
+        _plus(sums[1], row, 1, g, LIVE),
+        _plus(sums[2], row, 2, g, LIVE),
+        _plus(sums[3], row, 3, g, LIVE),
+        _plus(sums[4], row, 4, g, LIVE),
+        _plus(sums[5], row, 5, g, LIVE),
+        _plus(sums[6], row, 6, g, LIVE),
+        _plus(sums[7], row, 7, g, LIVE),
+        _plus(sums[8], row, 8, g, LIVE),
+        _plus(sums[9], row, 9, g, LIVE),
+        _plus(sums[10], row, 10, g, LIVE),
+        _plus(sums[11], row, 11, g, LIVE),
+        _plus(sums[12], row, 12, g, LIVE),
+        _plus(sums[13], row, 13, g, LIVE),
+        _plus(sums[14], row, 14, g, LIVE),
+        _plus(sums[15], row, 15, g, LIVE),
     )
 
 
@@ -97,8 +98,9 @@ def sum_rows(
     WEIGHTED: tl.constexpr,
     RAGGED: tl.constexpr,
     IDS: tl.constexpr,
+    LIVE: tl.constexpr,
 ):
-    """Programs (feature and block of ids, sixteen rows of its table): two tiles of IDS ids, then the next in turn."""
+    """Programs (feature and block of ids, sixteen rows of its table): four tiles of IDS ids, then the next in turn."""
     feature, block = tl.load(lines + first + tl.program_id(0) % count), tl.program_id(0) // count
     line = features + feature * of.LENGTH
     end, size = tl.load(line + of.COUNT).to(tl.int32), tl.load(line + of.SIZE)
@@ -106,21 +108,30 @@ def sum_rows(
     if low < size:
         columns, seen, zero = tl.arange(0, WIDTH), tl.zeros([IDS], tl.int32), tl.zeros([IDS, WIDTH], tl.float32)
         total = zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero, zero
-        for begin in range(block * IDS * 2, end, blocks * IDS * 2):
-            i = begin + tl.arange(0, IDS)
-            one, of_one = _tile(
+        for begin in range(block * IDS * 4, end, blocks * IDS * 4):
+            i = begin + tl.arange(0, IDS)  # four tiles, whose gradients are on their way at the same time
+            row_a, a = _tile(
                 values, line, feature, i, end, low, size, bag_of, scales, weights, grad, batch, columns,
                 D, ALIGN, SHARES, WEIGHTED, RAGGED,
             )  # fmt: skip
-            two, of_two = _tile(
+            row_b, b = _tile(
                 values, line, feature, i + IDS, end, low, size, bag_of, scales, weights, grad, batch, columns,
                 D, ALIGN, SHARES, WEIGHTED, RAGGED,
             )  # fmt: skip
-            total = _added(_added(total, one, of_one), two, of_two)
-            seen |= _bits(one) | _bits(two)
+            row_c, c = _tile(
+                values, line, feature, i + 2 * IDS, end, low, size, bag_of, scales, weights, grad, batch, columns,
+                D, ALIGN, SHARES, WEIGHTED, RAGGED,
+            )  # fmt: skip
+            row_d, d = _tile(
+                values, line, feature, i + 3 * IDS, end, low, size, bag_of, scales, weights, grad, batch, columns,
+                D, ALIGN, SHARES, WEIGHTED, RAGGED,
+            )  # fmt: skip
+            total = _added(_added(total, row_a, a, LIVE), row_b, b, LIVE)
+            total = _added(_added(total, row_c, c, LIVE), row_d, d, LIVE)
+            seen |= _bits(row_a) | _bits(row_b) | _bits(row_c) | _bits(row_d)
         met = tl.reduce(seen, 0, _either)
         place, at = tl.load(line + of.BASE) + low, tl.load(line + of.SUMS) + low
-        for k in tl.static_range(16):
+        for k in tl.static_range(LIVE):
             if (met >> k) & 1 == 1:
                 tl.store(places + place + k, 1)
                 tl.atomic_add(sums + (at + k) * D + columns, tl.sum(total[k], 0), mask=columns < D, sem="relaxed")
@@ -148,6 +159,7 @@ def sum_few_rows(
         *(values, layout.features, layout.summed, places, bag_of),
         *(floating if scales is None else scales, floating if weights is None else weights, grad, sums),
         *(few.first, few.features, blocks, layout.batch),
-        D=each.dim, WIDTH=each.width, ALIGN=each.align, IDS=ids, RAGGED=layout.ragged, num_warps=4,
+        D=each.dim, WIDTH=each.width, ALIGN=each.align, IDS=ids, RAGGED=layout.ragged,
+        LIVE=min(ROWS, -(-few.most // 4) * 4), num_warps=4,
         SHARES=scales is not None or weights is not None, WEIGHTED=weights is not None,
     )  # fmt: skip
