@@ -91,7 +91,7 @@ def count_occurrences(
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     at = (program - tl.load(first_programs + feature)) * IDS
     left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
     i = tl.arange(0, IDS)
@@ -194,7 +194,7 @@ def list_rows(
     """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     start = tl.load(line + of.START)
     at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
     first = tl.load(ranks + at) == 0
@@ -265,7 +265,7 @@ def place_occurrences(
     """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     start = tl.load(line + of.START)
     at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
     rank = tl.load(ranks + at)

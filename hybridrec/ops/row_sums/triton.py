@@ -102,7 +102,7 @@ def sum_rows(
 ):
     """Programs (feature and block of ids, sixteen rows of its table): four tiles of IDS ids, then the next in turn."""
     feature, block = tl.load(lines + first + tl.program_id(0) % count), tl.program_id(0) // count
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     end, size = tl.load(line + of.COUNT).to(tl.int32), tl.load(line + of.SIZE)
     low = tl.program_id(1) * 16
     if low < size:

@@ -225,7 +225,7 @@ def update_sums(
     NORM: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Rows of a table that has few, by the sums of their gradients; marks and sums are zeros again afterwards."""
-    line = features + tl.load(lines + first + tl.program_id(0)) * line_of.LENGTH
+    line = line_of.line(features, tl.load(lines + first + tl.program_id(0)))
     row, columns = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, WIDTH)
     there = row < tl.load(line + line_of.SIZE)
     place = places + tl.load(line + line_of.BASE) + row
