@@ -27,8 +27,7 @@ GROUP = tl.constexpr(13)  # ids that stand for one, and count as one in its bag
 HASHED = tl.constexpr(14)  # whether an id outside the table has a row by its hash
 WINNERS = tl.constexpr(15)  # max: where its winners begin
 OCCURRENCES = tl.constexpr(16)  # max: where the gradients of its ids begin
-SUMS = tl.constexpr(17)  # few rows: where the sums of its table begin among those of its class
-LENGTH = tl.constexpr(18)  # numbers in a line
+LENGTH = tl.constexpr(17)  # numbers in a line
 
 
 @triton.jit
@@ -36,7 +35,7 @@ def line(features, number):
     """Where a line begins. Its LENGTH is spelled out: Triton keeps compiled kernels by the text of their functions, in
     which the value of a constant does not show, and would run one that was compiled for lines of another length.
     """
-    return features + number * 18
+    return features + number * 17
 
 
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners

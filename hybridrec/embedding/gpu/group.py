@@ -19,9 +19,8 @@ from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
-from hybridrec.ops.row_sums.triton import sum_few_rows
 from hybridrec.ops.row_update import numbers as of
-from hybridrec.ops.row_update.triton import step_keys, step_numbers, update_groups, update_listed, update_summed
+from hybridrec.ops.row_update.triton import step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -202,25 +201,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """The update of each class of a lookup's rows."""
         assert looked.groups is not None, "a queued lookup was prepared"
         grad = looked.gradient()
-        layout, chunks = looked.layout, looked.layout.chunks
-        for number, (kind, each) in enumerate(zip(kinds, layout.classes, strict=True)):
-            if each.grouped:
-                update_groups(looked.groups, grad, sums[number], number, kind, *to)
-            if each.summed.ids:
-                few = sums[number][chunks:]
-                given = looked.block.values, layout, number, self._places, grad, few
-                sum_few_rows(*given, looked.bag_of, looked.scales, looked.weights)
-                update_summed(layout, self._places, few, number, kind, *to)
+        for number, kind in enumerate(kinds):
+            update_groups(looked.groups, grad, sums[number], number, kind, *to)
 
     def _sums(self, layout: Layout, number: int) -> Tensor:
-        """Zeros for the sums of rows with many occurrences, then of tables with few rows, [chunks and rows, dim].
-
-        They are kept, since kernels leave zeros behind.
-        """
-        each = layout.classes[number]
-        kept, length = self._partial.get(each.dim), layout.chunks + each.summed.rows
-        if kept is None or len(kept) < length:
-            kept = self._partial[each.dim] = torch.zeros(length, each.dim, device=self.device)
+        """Zeros for the sums of rows with many occurrences, [chunks, dim]; kept, since kernels leave zeros behind."""
+        dim = layout.classes[number].dim
+        kept = self._partial.get(dim)
+        if kept is None or len(kept) < layout.chunks:
+            kept = self._partial[dim] = torch.zeros(layout.chunks, dim, device=self.device)
         return kept
 
     def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.gpu.summed import Summed, summed_features
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops import features as line
 from hybridrec.ops.row_groups.triton import Sizes
-from hybridrec.ops.row_sums.triton import NUMBERS
 
 MOST_NUMBERS = 2**31 - 1  # of an output or its gradient: places in it are int32
 
@@ -32,18 +30,11 @@ class Class:
     begin: int  # of its lists of rows
     chunks: int  # of its chunks
     align: int  # 4 where numbers of the output can be read by four, else 1
-    grouped: int  # ids that are grouped by row
-    summed: Summed
 
     @property
     def width(self) -> int:
         """Columns of a program: a power of two."""
-        return width_of(self.dim)
-
-
-def width_of(dim: int) -> int:
-    """The power of two that holds a row."""
-    return 1 << (dim - 1).bit_length()
+        return 1 << (self.dim - 1).bit_length()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +59,6 @@ class Layout:
     classes: tuple[Class, ...]
     first_programs: Tensor  # int32 [F + 1]
     programs: int
-    first_grouped: Tensor  # int32 [F + 1]: the same for ids that are grouped by row
-    grouped_programs: int
-    summed: Tensor  # int32: lines of features that are not grouped, and of their tables; see `Summed`
     lists: Tensor  # int32 [classes, 2]
     most: int  # rows on a list
     chunks: int
@@ -115,16 +103,13 @@ def make_layout(
         matrix[place] = (
             *(table.address, table.rows, table.base, table.number, kind_of[f], starts[f], counts[f], hot),
             *(lines[f], columns[f], table.dim if sequence else stride, line.COMBINERS[spec.combiner], f),
-            *(spec.group, table.hashed, 0, 0, 0),
+            *(spec.group, table.hashed, 0, 0),
         )
     largest = [place for place, f in enumerate(order) if specs[f].combiner == "max"]
     maxima, winners, occurrences = _maxima(matrix, largest, [tables[order[p]].dim for p in largest], batch, behind)
-    few = np.array([tables[f].rows <= sizes.rows and width_of(tables[f].dim) <= NUMBERS for f in order], bool)
-    summed, summed_lines = summed_features(matrix, few, len(kinds))
-    programs = _programs(matrix[:, line.COUNT.value], sizes)
-    grouped_programs = _programs(np.where(few, 0, matrix[:, line.COUNT.value]), sizes)
+    programs = np.concatenate([[0], np.cumsum(-(-matrix[:, line.COUNT.value] // sizes.ids))])
     parts, types = [_part(specs[f]) for f in order], [tables[f].dtype for f in order]
-    classes, lists, most, chunks = _classes(kinds, matrix, maxima, parts, types, few, summed, sizes)
+    classes, lists, most, chunks = _classes(kinds, matrix, maxima, parts, types, sizes)
     ends = [place for place, f in enumerate(order) if specs[f].combiner == "none"]
     sequences = sorted(ends, key=lambda place: order[place])
     to = {"device": device, "non_blocking": True}
@@ -145,21 +130,13 @@ def make_layout(
         order=tuple(order),
         sequences=tuple((p, counts[order[p]] // specs[order[p]].group, columns[order[p]]) for p in sequences),
         classes=classes,
-        first_programs=torch.from_numpy(programs).to(**to),
+        first_programs=torch.from_numpy(programs.astype(np.int32)).to(**to),
         programs=int(programs[-1]),
-        first_grouped=torch.from_numpy(grouped_programs).to(**to),
-        grouped_programs=int(grouped_programs[-1]),
-        summed=torch.from_numpy(summed_lines).to(**to),
         lists=torch.from_numpy(np.array(lists, np.int32)).to(**to),
         most=most,
         chunks=chunks,
         sizes=sizes,
     )
-
-
-def _programs(ids: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """The first program of each line with so many ids, and their number: int32 [F + 1]."""
-    return np.concatenate([[0], np.cumsum(-(-ids // sizes.ids))]).astype(np.int32)
 
 
 def _numbers_of_ids(of_max: np.ndarray) -> tuple[int, int]:
@@ -219,8 +196,6 @@ def _classes(
     maxima: np.ndarray,
     parts: list[int],
     types: list[torch.dtype],
-    few: np.ndarray,
-    summed: list[Summed],
     sizes: Sizes,
 ) -> tuple[tuple[Class, ...], list[tuple[int, int]], int, int]:
     """The classes, where their lists and chunks begin, and the room for all of them."""
@@ -234,10 +209,9 @@ def _classes(
         all_lines = np.concatenate([matrix[mine], maxima[slice(*largest)]])
         places = all_lines[:, [at.value for at in (line.COLUMN, line.STRIDE, line.WINNERS, line.OCCURRENCES)]]
         align = 1 if dim % 4 or (places % 4).any() else 4
-        ids = int(matrix[mine[~few[mine]], line.COUNT.value].sum())
-        places = begin, chunks, align, ids, summed[kind]
-        made.append(Class(dim, types[first], first, last, ones, pooled, tuple(largest), *places))
+        made.append(Class(dim, types[first], first, last, ones, pooled, tuple(largest), begin, chunks, align))
         lists.append((begin, chunks))
+        ids = int(matrix[mine][:, line.COUNT.value].sum())
         begin += ids
         chunks += ids // (sizes.few + 1) + ids // sizes.chunk + 1  # for each row with many, and for full ones
     return tuple(made), lists, begin, chunks

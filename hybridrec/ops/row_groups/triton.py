@@ -29,7 +29,6 @@ class Sizes:
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
     each: int = 8  # ids of a thread while they are sorted
-    rows: int = 32  # most of a table whose gradients are summed without grouping
 
     def fitting(self, longest: int) -> Sizes:
         """For features of at most so many ids: the fewer, the less often programs meet at one row.
@@ -141,7 +140,7 @@ def _draw(counter, word, total, SHORT: tl.constexpr, LONG: tl.constexpr):
 
 
 @triton.jit
-def gradient_of(
+def _gradient(
     line, feature, start, i, mask, bag_of, scales, weights, batch, SHARES: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Where the gradient of each occurrence begins, and what it is multiplied by."""
@@ -213,7 +212,7 @@ def list_rows(
         ones, fews, members, parts = _draw(counters + kind * 4, word, total, SHORT, LONG)
         if (total & ((1 << SHORT) - 1)) != 0:
             at = begin + ones
-            gradient, share = gradient_of(
+            gradient, share = _gradient(
                 line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED
             )
             tl.store(single + at, row, mask=alone)
@@ -274,7 +273,7 @@ def place_occurrences(
     i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at).to(tl.int32)
     to = tl.load(place, mask=found, other=of.SINGLE)
     shared = found & (to != of.SINGLE)
-    gradient, share = gradient_of(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
     some, lots = shared & (to < of.MANY), shared & (to >= of.MANY)
     tl.store(grouped + to + rank, gradient, mask=some)
     seat = to - of.MANY + rank
@@ -338,12 +337,12 @@ def group_rows(
         *(empty(3, n), empty(4, n), empty(4, m), empty(n), empty(m * size.chunk)),
         *((floats(n), floats(n), floats(m * size.chunk)) if shares else (None, None, None)),
     )
-    if not layout.grouped_programs:
+    if not layout.programs:
         return made
-    grid, slots = (layout.grouped_programs,), layout.grouped_programs * size.ids
+    grid, slots = (layout.programs,), layout.programs * size.ids
     kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
-    read = layout.features, layout.first_grouped, places, *kept
+    read = layout.features, layout.first_programs, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights

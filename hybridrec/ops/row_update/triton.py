@@ -8,14 +8,14 @@ programs go round until the list is done.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as line_of
+from hybridrec.ops.features import TYPES
 from hybridrec.ops.philox import triton as philox
 from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
@@ -122,7 +122,7 @@ def _apply(
 
 
 @triton.jit
-def gradients_at(grad, at, share, mask, columns, D: tl.constexpr, ALIGN: tl.constexpr, SHARES: tl.constexpr):
+def _gradients(grad, at, share, mask, columns, D: tl.constexpr, ALIGN: tl.constexpr, SHARES: tl.constexpr):
     """Gradients [n, WIDTH] that begin at numbers [n] of `grad`, times their shares."""
     begin = tl.multiple_of(at.to(tl.int64), ALIGN)
     g = tl.load(grad + begin[:, None] + columns[None, :], mask=mask[:, None] & (columns[None, :] < D), other=0.0)
@@ -145,7 +145,7 @@ def update_single(
         table = tl.load(single + n + begin + i, mask=mask, other=0)
         at = tl.load(single + 2 * n + begin + i, mask=mask, other=0)
         share = tl.load(single_share + begin + i, mask=mask, other=0.0) if SHARES else tl.zeros([N], tl.float32)
-        g = gradients_at(grad, at, share, mask, columns, D, ALIGN, SHARES)
+        g = _gradients(grad, at, share, mask, columns, D, ALIGN, SHARES)
         _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
@@ -170,7 +170,7 @@ def update_few(
             there = times > j
             at = tl.load(grouped + place + j, mask=there, other=0)
             share = tl.load(grouped_share + place + j, mask=there, other=0.0) if SHARES else tl.zeros([N], tl.float32)
-            g += gradients_at(grad, at, share, there, columns, D, ALIGN, SHARES)
+            g += _gradients(grad, at, share, there, columns, D, ALIGN, SHARES)
         _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
@@ -191,7 +191,7 @@ def sum_chunks(
         share = (
             tl.load(crowd_share + chunk * CHUNK + i, mask=there, other=0.0) if SHARES else tl.zeros([CHUNK], tl.float32)
         )
-        g = tl.sum(gradients_at(grad, at, share, there, columns, D, ALIGN, SHARES), 0)
+        g = tl.sum(_gradients(grad, at, share, there, columns, D, ALIGN, SHARES), 0)
         tl.atomic_add(partial + owner.to(tl.int64) * D + columns, g, mask=columns < D, sem="relaxed")
 
 
@@ -218,51 +218,6 @@ def update_many(
         _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
 
 
-@triton.jit
-def update_sums(
-    features, lines, places, sums, first, addresses, numbers, keys, outcome,
-    RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
-    NORM: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    """Rows of a table that has few, by the sums of their gradients; marks and sums are zeros again afterwards."""
-    line = line_of.line(features, tl.load(lines + first + tl.program_id(0)))
-    row, columns = tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, WIDTH)
-    there = row < tl.load(line + line_of.SIZE)
-    place = places + tl.load(line + line_of.BASE) + row
-    at = sums + (tl.load(line + line_of.SUMS) + row)[:, None] * D + columns[None, :]
-    mask = tl.load(place, mask=there, other=0) == 1
-    inside = mask[:, None] & (columns[None, :] < D)
-    g = tl.load(at, mask=inside, other=0.0)
-    tl.debug_barrier()  # no thread may load again what another has cleared
-    tl.store(place, tl.zeros([N], tl.int32), mask=mask)
-    tl.store(at, tl.zeros([N, WIDTH], tl.float32), mask=inside)
-    table = tl.zeros([N], tl.int32) + tl.load(line + line_of.TABLE).to(tl.int32)
-    _step(g, row, table, mask, columns, addresses, numbers, keys, outcome, RULE, ROW, D, ALIGN, NORM)
-
-
-def update_summed(
-    layout: Any,
-    places: Tensor,
-    sums: Tensor,
-    number: int,
-    rule: str,
-    addresses: Tensor,
-    numbers: Tensor,
-    keys: Tensor,
-    outcome: Tensor,
-    norm: bool,
-) -> None:
-    """The rows of tables that have few, of one class of a layout, as `row_sums` marks them and sums their gradients."""
-    each = layout.classes[number]
-    n = max(1, MANY.numbers // each.width)
-    update_sums[(each.summed.tables, triton.cdiv(each.summed.most, n))](
-        *(layout.features, layout.summed, places, sums, each.summed.first + each.summed.features),
-        *(addresses, numbers, keys, outcome),
-        D=each.dim, WIDTH=each.width, ALIGN=each.align, RULE=of.RULES[rule], ROW=line_of.TYPES[each.dtype], NORM=norm,
-        N=n, num_warps=MANY.warps,
-    )  # fmt: skip
-
-
 def update_groups(
     groups: RowGroups,
     grad: Tensor,
@@ -283,7 +238,7 @@ def update_groups(
     programs, chunk = groups.layout.sizes.programs, groups.layout.sizes.chunk
     counter = groups.counters[number]
     common = {"D": each.dim, "WIDTH": each.width, "ALIGN": each.align}
-    stepping = {**common, "RULE": of.RULES[rule], "ROW": line_of.TYPES[each.dtype], "NORM": norm}
+    stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm}
     shares = {"SHARES": groups.single_share is not None}
     to = addresses, numbers, keys, outcome
     rows = lambda numbers: max(1, numbers // each.width)  # noqa: E731
@@ -328,7 +283,7 @@ def update_listed(
     each = max(1, 1024 // width)
     update_single[(triton.cdiv(count, each),)](
         *(grads, listed, None, counter, 0, count, addresses, numbers, keys, outcome),
-        RULE=of.RULES[rule], ROW=line_of.TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, N=each,
+        RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, N=each,
     )  # fmt: skip
 
 

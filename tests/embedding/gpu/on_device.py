@@ -17,10 +17,9 @@ from hybridrec.ops.row_groups.triton import Sizes
 from hybridrec.types import IdBlock, Ragged
 from tests.gpu import DEVICE, INTERPRETED
 
-# So small that a batch has rows with one, few and many occurrences, of several chunks and programs. All are grouped.
-SMALL = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1, rows=0)
+# So small that a batch has rows with one, few and many occurrences, of several chunks and programs.
+SMALL = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1)
 QUICK = replace(SMALL, programs=1)  # where another test has several programs to a list
-SUMMED = replace(QUICK, rows=20)  # tables of up to 20 rows are not grouped
 SIZES = [SMALL] if INTERPRETED else [SMALL, Sizes()]
 
 

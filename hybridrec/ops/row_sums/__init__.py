@@ -1,1 +1,0 @@
-"""Gradients summed by row for tables of few rows."""
