@@ -7,6 +7,7 @@ neighbours. Kernels name these constants through the module: those they import b
 from __future__ import annotations
 
 import torch
+import triton
 import triton.language as tl
 
 ROWS = tl.constexpr(0)  # address of the table's rows
@@ -27,6 +28,15 @@ HASHED = tl.constexpr(14)  # whether an id outside the table has a row by its ha
 WINNERS = tl.constexpr(15)  # max: where its winners begin
 OCCURRENCES = tl.constexpr(16)  # max: where the gradients of its ids begin
 LENGTH = tl.constexpr(17)  # numbers in a line
+
+
+@triton.jit
+def line(features, number):
+    """Where a line begins. Its LENGTH is spelled out: Triton keeps compiled kernels by the text of their functions, in
+    which the value of a constant does not show, and would run one that was compiled for lines of another length.
+    """
+    return features + number * 17
+
 
 SUM, MEAN, SQRTN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)  # combiners
 COMBINERS = {"sum": 0, "mean": 1, "sqrtn": 2, "none": 0, "max": 0}  # max has kernels of its own

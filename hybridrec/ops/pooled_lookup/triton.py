@@ -79,7 +79,7 @@ def pool_bags(
     """Bags [BAGS] of one feature; WIDTH is D or the next power of two."""
     program = tl.program_id(0)
     feature = first + program // blocks
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, combiner = tl.load(line + of.SIZE), tl.load(line + of.COMBINER)
     start, hotness = tl.load(line + of.START), tl.load(line + of.HOTNESS)

@@ -39,7 +39,7 @@ def pool_max(
 ):
     """Bags [BAGS] of one feature; of equal numbers the first wins, and NaN is larger than any."""
     program = tl.program_id(0)
-    line = features + (first + program // blocks) * of.LENGTH
+    line = of.line(features, first + program // blocks)
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, fault = tl.load(line + of.SIZE), faults + tl.load(line + of.NUMBER)
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)
@@ -81,7 +81,7 @@ def spread_max(
 ):
     """An id gets the gradient in the columns that it won, and zeros in others."""
     program = tl.program_id(0)
-    line = features + (first + program // blocks) * of.LENGTH
+    line = of.line(features, first + program // blocks)
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)
     columns, live = tl.arange(0, WIDTH), bags < batch
     begin, length = pooling.bag_ends(line, offsets, 0, bags, live, batch)

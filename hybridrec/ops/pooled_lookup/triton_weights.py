@@ -41,7 +41,7 @@ def weigh_bags(
     """With y the output and s the scale: sum g·x, mean s (g·x - g·y), sqrtn s (g·x - s w g·y), max where it won."""
     program = tl.program_id(0)
     feature = first + program // blocks
-    line = features + feature * of.LENGTH
+    line = of.line(features, feature)
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, combiner = tl.load(line + of.SIZE), tl.load(line + of.COMBINER)
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridrec.ops import features as of
+from hybridrec.ops.row_groups import triton_sort
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Sizes:
     chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
+    each: int = 8  # ids of a thread while they are sorted
 
     def fitting(self, longest: int) -> Sizes:
         """For features of at most so many ids: the fewer, the less often programs meet at one row.
@@ -61,57 +63,72 @@ def _smaller(a, b):
 
 
 @triton.jit
+def _runs(keys, IDS: tl.constexpr, BITS: tl.constexpr):
+    """Rows and lanes of keys, sorted, and for each where those of its row begin and end."""
+    keys, i = triton_sort.ascending(keys, BITS), tl.arange(0, IDS)
+    lane = keys & (IDS - 1)
+    order = keys - lane + (IDS - 1 - i)  # of one row, the first has the largest
+    head = (IDS - 1) - (tl.associative_scan(order, 0, _larger) & (IDS - 1)).to(tl.int32)
+    tail = (IDS - 1) - (tl.associative_scan(order, 0, _smaller, reverse=True) & (IDS - 1)).to(tl.int32)
+    return (keys >> BITS).to(tl.int32), lane.to(tl.int32), head, tail
+
+
+@triton.jit
 def count_occurrences(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
     first_programs,  # int32 [F + 1]
     places,  # int32 [rows of all tables], zeros
-    ranks,  # int32 [N]: of an occurrence among those of its row; -1 where there is no row
+    rows,  # int32 [programs, IDS]: what the ids of each program lead to, sorted
+    lanes,  # int16 [programs, IDS]: where they stood before
+    ranks,  # int32 [programs, IDS]: of an occurrence among those of its row; -1 where there is no row
     IDS: tl.constexpr,
+    BITS: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
 ):
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
-    start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
+    line = of.line(features, feature)
     at = (program - tl.load(first_programs + feature)) * IDS
+    left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
     i = tl.arange(0, IDS)
-    id = tl.load(values + start + at + i, mask=at + i < count, other=-1)
+    id = tl.load(values + tl.load(line + of.START) + at + i, mask=i < left, other=-1)
     id = tl.where((id >= 0) & (id < size), id, -1)
     if size < 2147483648 // IDS:  # sorting half the bits takes half the time
-        keys = tl.sort((id * IDS + i).to(tl.int32)).to(tl.int64)
+        row, lane, head, tail = _runs(id.to(tl.int32) * IDS + i, IDS, BITS)
     else:
-        keys = tl.sort(id * IDS + i)
-    row = tl.where(keys < 0, -1, keys // IDS)
-    lane = (keys & (IDS - 1)).to(tl.int32)
-    head = (i == 0) | (row != tl.gather(row, tl.maximum(i - 1, 0), 0))
-    tail = (i == IDS - 1) | (row != tl.gather(row, tl.minimum(i + 1, IDS - 1), 0))
-    before = i - tl.associative_scan(tl.where(head, i, 0), 0, _larger)
-    last = tl.associative_scan(tl.where(tail, i, IDS - 1), 0, _smaller, reverse=True)
-    place = places + tl.load(line + of.BASE) + row
-    earlier = tl.atomic_add(place, before + 1, mask=tail & (row >= 0), sem="relaxed")
-    rank = tl.gather(earlier, last, 0) + before
-    tl.store(ranks + start + at + lane, tl.where(row >= 0, rank, -1), mask=at + lane < count)
+        row, lane, head, tail = _runs(id * IDS + i, IDS, BITS)
+    place, speaks = places + tl.load(line + of.BASE) + row, (i == head) & (row >= 0)
+    earlier = tl.atomic_add(place, tail - head + 1, mask=speaks, sem="relaxed")
+    rank = tl.gather(earlier, head, 0) + i - head
+    to = program * IDS + i
+    tl.store(rows + to, row)
+    tl.store(lanes + to, lane.to(tl.int16))
+    tl.store(ranks + to, tl.where(row >= 0, rank, -1))
 
 
 @triton.jit
-def _draw(counter, ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.constexpr):
+def _word(ones, fews, members, parts, SHORT: tl.constexpr, LONG: tl.constexpr):
+    """Four numbers of each lane as one: SHORT bits for each of the first two, LONG for the third."""
+    word = ones.to(tl.int64) | (fews.to(tl.int64) << SHORT) | (members.to(tl.int64) << (2 * SHORT))
+    return word | (parts.to(tl.int64) << (2 * SHORT + LONG))
+
+
+@triton.jit
+def _draw(counter, word, total, SHORT: tl.constexpr, LONG: tl.constexpr):
     """Places for the lanes that want some, one after the other from four counters that lie side by side.
 
-    The four numbers of a lane are one word, with SHORT bits for each of the first two and LONG for the third. So there
-    is one sum over the lanes and one access to the counters, for which programs wait most of their time.
+    What the lanes want is a `_word`. So there is one sum over the lanes and one access to the counters.
     """
     low, high = (1 << SHORT) - 1, (1 << LONG) - 1
-    word = ones.to(tl.int64) | (fews.to(tl.int64) << SHORT) | (members.to(tl.int64) << (2 * SHORT))
-    word |= parts.to(tl.int64) << (2 * SHORT + LONG)
     before = tl.cumsum(word) - word
-    total = tl.sum(word)
     which = tl.arange(0, 4)
     shift = tl.where(which == 0, 0, tl.where(which == 1, SHORT, tl.where(which == 2, 2 * SHORT + LONG, 2 * SHORT)))
     room = tl.where(which < 2, low, tl.where(which == 2, -1, high))
-    drawn = tl.atomic_add(counter + which, ((total >> shift.to(tl.int64)) & room).to(tl.int32), sem="relaxed")
+    wanted = ((total >> shift.to(tl.int64)) & room).to(tl.int32)
+    drawn = tl.atomic_add(counter + which, wanted, mask=wanted > 0, sem="relaxed")
     first, second = tl.sum(tl.where(which == 0, drawn, 0)), tl.sum(tl.where(which == 1, drawn, 0))
     third, fourth = tl.sum(tl.where(which == 2, drawn, 0)), tl.sum(tl.where(which == 3, drawn, 0))
     return (
@@ -128,7 +145,9 @@ def _gradient(
 ):  # fmt: skip
     """Where the gradient of each occurrence begins, and what it is multiplied by."""
     hotness = tl.load(line + of.HOTNESS).to(tl.int32)
-    if hotness > 0:  # with 0 there are no ids
+    if hotness == 1:
+        bag = i
+    elif hotness > 0:  # with 0 there are no ids
         bag = i // hotness
     else:
         bag = tl.load(bag_of + start + i, mask=mask, other=0)
@@ -143,10 +162,11 @@ def _gradient(
 
 @triton.jit
 def list_rows(
-    values,
     features,
     first_programs,
     places,
+    rows,
+    lanes,
     ranks,
     bag_of,  # int32 [N]: the bag of each id of a ragged feature
     scales,  # float32 [F, B], if SHARES
@@ -173,50 +193,56 @@ def list_rows(
     """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
-    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
-    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
-    first = rank == 0
-    id = tl.load(values + start + i, mask=first, other=0)
-    place = places + tl.load(line + of.BASE) + id
+    line = of.line(features, feature)
+    start = tl.load(line + of.START)
+    at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
+    first = tl.load(ranks + at) == 0
+    row = tl.load(rows + at, mask=first, other=0)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at, mask=first, other=0).to(tl.int32)
+    place = places + tl.load(line + of.BASE) + row
     times = tl.load(place, mask=first, other=0)
-    table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
-    kind = tl.load(line + of.CLASS)
-    counter, begin = counters + kind * 4, tl.load(lists + kind * 2)
-    row = id.to(tl.int32)
-
     alone, some, lots = first & (times == 1), first & (times > 1) & (times <= FEW), first & (times > FEW)
-    ones, fews, members, parts = _draw(
-        counter, alone, some, tl.where(some, times, 0), tl.where(lots, (times + CHUNK - 1) // CHUNK, 0), SHORT, LONG
-    )
-    at = begin + ones
-    gradient, share = _gradient(line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED)
-    tl.store(single + at, row, mask=alone)
-    tl.store(single + n + at, table, mask=alone)
-    tl.store(single + 2 * n + at, gradient, mask=alone)
-    if SHARES:
-        tl.store(single_share + at, share, mask=alone)
-
-    at, to = begin + fews, begin + members
-    tl.store(few + at, row, mask=some)
-    tl.store(few + n + at, table, mask=some)
-    tl.store(few + 2 * n + at, to, mask=some)
-    tl.store(few + 3 * n + at, times, mask=some)
-
-    chunk = tl.load(lists + kind * 2 + 1) + parts
-    tl.store(many + chunk, row, mask=lots)
-    tl.store(many + chunks + chunk, table, mask=lots)
-    tl.store(many + 2 * chunks + chunk, times, mask=lots)
-    tl.store(place, tl.where(alone, of.SINGLE, tl.where(some, to, chunk * CHUNK + of.MANY)), mask=first)
+    parts = tl.where(lots, (times + CHUNK - 1) // CHUNK, 0)
+    word = _word(alone, some, tl.where(some, times, 0), parts, SHORT, LONG)
+    total = tl.sum(word)
+    if total != 0:  # many programs have no first occurrence, and most none of some kind
+        table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
+        kind = tl.load(line + of.CLASS)
+        begin = tl.load(lists + kind * 2)
+        ones, fews, members, parts = _draw(counters + kind * 4, word, total, SHORT, LONG)
+        if (total & ((1 << SHORT) - 1)) != 0:
+            at = begin + ones
+            gradient, share = _gradient(
+                line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED
+            )
+            tl.store(single + at, row, mask=alone)
+            tl.store(single + n + at, table, mask=alone)
+            tl.store(single + 2 * n + at, gradient, mask=alone)
+            if SHARES:
+                tl.store(single_share + at, share, mask=alone)
+            tl.store(place, tl.full([IDS], of.SINGLE, tl.int32), mask=alone)
+        if ((total >> SHORT) & ((1 << SHORT) - 1)) != 0:
+            at, to = begin + fews, begin + members
+            tl.store(few + at, row, mask=some)
+            tl.store(few + n + at, table, mask=some)
+            tl.store(few + 2 * n + at, to, mask=some)
+            tl.store(few + 3 * n + at, times, mask=some)
+            tl.store(place, to, mask=some)
+        if (total >> (2 * SHORT + LONG)) != 0:
+            chunk = tl.load(lists + kind * 2 + 1) + parts
+            tl.store(many + chunk, row, mask=lots)
+            tl.store(many + chunks + chunk, table, mask=lots)
+            tl.store(many + 2 * chunks + chunk, times, mask=lots)
+            tl.store(place, chunk * CHUNK + of.MANY, mask=lots)
 
 
 @triton.jit
 def place_occurrences(
-    values,
     features,
     first_programs,
     places,
+    rows,
+    lanes,
     ranks,
     bag_of,
     scales,
@@ -238,12 +264,13 @@ def place_occurrences(
     """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = features + feature * of.LENGTH
-    start, count = tl.load(line + of.START), tl.load(line + of.COUNT)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
-    rank = tl.load(ranks + start + i, mask=i < count, other=-1)
+    line = of.line(features, feature)
+    start = tl.load(line + of.START)
+    at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
+    rank = tl.load(ranks + at)
     found = rank >= 0
-    place = places + tl.load(line + of.BASE) + tl.load(values + start + i, mask=found, other=0)
+    place = places + tl.load(line + of.BASE) + tl.load(rows + at)
+    i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at).to(tl.int32)
     to = tl.load(place, mask=found, other=of.SINGLE)
     shared = found & (to != of.SINGLE)
     gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
@@ -312,13 +339,16 @@ def group_rows(
     )
     if not layout.programs:
         return made
-    ranks, grid = empty(layout.ids), (layout.programs,)
+    grid, slots = (layout.programs,), layout.programs * size.ids
+    kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
-    read = values, layout.features, layout.first_programs, places, ranks
+    read = layout.features, layout.first_programs, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[grid](*read, **kind, num_warps=size.warps)
+    count_occurrences[grid](
+        values, *read, **kind, BITS=size.ids.bit_length() - 1, num_warps=max(1, size.ids // 32 // size.each)
+    )
     bits = {"SHORT": size.ids.bit_length(), "LONG": (size.ids * size.few).bit_length()}
     list_rows[grid](
         *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+import triton
+import triton.language as tl
+
+from hybridrec.ops import features as line
+from hybridrec.ops.row_groups import triton_sort
+from hybridrec.ops.row_groups.triton import count_occurrences
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+
+pytestmark = needs_gpu
+
+
+@triton.jit
+def _sort(values, out, N: tl.constexpr, BITS: tl.constexpr):
+    tl.store(out + tl.arange(0, N), triton_sort.ascending(tl.load(values + tl.arange(0, N)), BITS))
+
+
+@pytest.mark.parametrize("bits", [1, 3, 5] if INTERPRETED else [1, 3, 5, 9, 11])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_numbers_are_sorted(bits, dtype):
+    torch.manual_seed(bits)
+    values = torch.randperm(2**bits, device=DEVICE).to(dtype) * (2 ** (28 if dtype == torch.int32 else 50) >> bits)
+    values -= values.max() // 2
+    out = torch.empty_like(values)
+    _sort[(1,)](values, out, N=2**bits, BITS=bits)
+    assert torch.equal(out, values.sort().values)
+
+
+@pytest.mark.parametrize("size", [40, 2**28])  # the ids of the second need more than 32 bits beside their lanes
+def test_occurrences_of_a_row_get_ranks_of_their_own_and_rows_their_counts(size):
+    torch.manual_seed(0)
+    count, sorted_ids = 37, 16
+    lowest = size - 40
+    ids = (lowest + torch.randint(0, 30, (count,))).to(DEVICE)
+    ids[::9] = size + 1  # have no row
+    features = torch.zeros(1, line.LENGTH.value, dtype=torch.int64, device=DEVICE)
+    for at, value in ((line.SIZE, size), (line.COUNT, count), (line.BASE, -lowest)):
+        features[0, at.value] = value
+    programs = -(-count // sorted_ids)
+    first = torch.tensor([0, programs], dtype=torch.int32, device=DEVICE)
+    places = torch.zeros(40, dtype=torch.int32, device=DEVICE)
+    rows, ranks = torch.full((2, programs, sorted_ids), 99, dtype=torch.int32, device=DEVICE).unbind()
+    lanes = torch.full((programs, sorted_ids), 99, dtype=torch.int16, device=DEVICE)
+    count_occurrences[(programs,)](
+        ids, features, first, places, rows, lanes, ranks, IDS=sorted_ids, BITS=4, FEATURES=1, STEPS=1
+    )
+    known = ids[ids < size].cpu() - lowest
+    assert torch.equal(places.cpu(), torch.bincount(known, minlength=40).int())
+    found = []
+    for program in range(programs):
+        for row, lane, rank in zip(*(part[program].tolist() for part in (rows, lanes, ranks)), strict=True):
+            at = program * sorted_ids + lane
+            there = at < count and ids[at] < size
+            assert (row, rank >= 0) == ((int(ids[at]), True) if there else (-1, False))
+            found += [(row - lowest, rank)] * there
+    assert sorted(found) == sorted((row, k) for row, n in enumerate(places.tolist()) for k in range(n))
