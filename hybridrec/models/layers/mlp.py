@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from hybridrec.models.layers.beside import ALIGNED, beside
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -15,17 +17,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "prelu": nn.PReLU,
     "tanh": nn.Tanh,
 }
-
-
-ALIGNED = 16  # columns: what the matrix units of GPUs like; other widths are several times slower
-
-
-def aligned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """On a GPU, inputs [B, n] and weights [m, n] with columns of zeros up to a width that its matrix units like."""
-    if not x.is_cuda:
-        return x, weight
-    missing = -x.shape[1] % ALIGNED
-    return (pad(x, (0, missing)), pad(weight, (0, missing))) if missing else (x, weight.contiguous())
 
 
 class MLP(nn.Sequential):
@@ -66,14 +57,53 @@ class MLP(nn.Sequential):
     def forward(self, *inputs: Tensor) -> Tensor:
         if not len(self):
             return torch.cat(inputs, 1)
-        if len(inputs) == 1 and (not inputs[0].is_cuda or inputs[0].shape[1] % ALIGNED == 0):
+        if inputs[0].is_cuda and (linears := relu_layers(self)):
+            return self._on_gpu(beside(*inputs), linears)
+        if len(inputs) == 1:
             return super().forward(*inputs)
         first, *rest = self
         assert isinstance(first, nn.Linear)
         columns = first.weight.split([each.shape[1] for each in inputs], 1)
-        x = linear(*aligned(inputs[0], columns[0]), first.bias)
+        x = linear(inputs[0], columns[0], first.bias)
         for each, weight in zip(inputs[1:], columns[1:], strict=True):
-            x = x + linear(*aligned(each, weight))
+            x = x + linear(each, weight)
         for layer in rest:
             x = layer(x)
         return x
+
+    def _on_gpu(self, x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
+        """All layers at once; x may have columns of zeros behind those that the first layer knows."""
+        from hybridrec.ops.dense_layers.op import dense_layers  # which needs Triton
+
+        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        weights, biases, width = [], [], x.shape[1]
+        for layer in linears:
+            missing = 0 if layer.out_features == 1 else -layer.out_features % ALIGNED
+            weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
+            biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
+            width = layer.out_features + missing
+        out = dense_layers(x.to(kind), weights, biases, relu_last=not isinstance(self[-1], nn.Linear))
+        return out if width == self.out else out[:, : self.out]
+
+
+def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
+    """The linear layers, where relu alone acts between them and nobody looks at what a layer gives; else none.
+
+    >>> [len(relu_layers(MLP(8, (4, 2), **kind))) for kind in ({}, {"activation": "tanh"}, {"dropout": 0.1})]
+    [2, 0, 0]
+    """
+    acting = [each for each in mlp if not (isinstance(each, nn.Dropout) and (each.p == 0 or not each.training))]
+    kinds = [nn.Linear if at % 2 == 0 else nn.ReLU for at in range(len(acting))]
+    if any(type(each) is not kind for each, kind in zip(acting, kinds, strict=True)):
+        return []
+    watched = any(e._forward_hooks or e._forward_pre_hooks or e._backward_hooks or e._backward_pre_hooks for e in mlp)
+    return [] if watched else [each for each in acting if isinstance(each, nn.Linear)]
+
+
+def padded(values: Tensor, *missing: int) -> Tensor:
+    """Zeros behind each dimension in turn, as many as are missing.
+
+    >>> padded(torch.ones(1, 2), 0, 1)
+    tensor([[1., 1., 0.]])
+    """
+    return pad(values, [each for many in reversed(missing) for each in (0, many)]) if any(missing) else values

@@ -1,0 +1,201 @@
+"""Relu layers as one torch operator, with their gradients by hand.
+
+Widths should be multiples of ALIGNED, but for a last one of 1. The caller pads and casts, and autograd undoes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from hybridrec.ops.dense_layers import triton as kernels
+
+ALIGNED = 16  # columns: what the matrix units of GPUs like; other widths are several times slower
+
+
+def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> Tensor:
+    """Inputs [B, n] through linear layers [m, n] with relu between them, and behind the last if `relu_last`.
+
+    All are of one type. The same numbers as `reference.dense_layers` within float order, bit for bit the same when
+    repeated; differentiable once.
+    """
+    if torch.compiler.is_compiling():
+        return torch.ops.hybridrec.dense_layers(x, list(weights), list(biases), relu_last)[-1]
+    return _DenseLayers.apply(x, relu_last, len(weights), *weights, *biases)  # pyright: ignore[reportReturnType]
+
+
+def _forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> list[Tensor]:
+    """What each layer gives; bias and relu are part of the product where the library has that."""
+    outs = []
+    for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if not (relu_last or place < len(weights) - 1):
+            x = linear(x, weight, bias)
+        elif bias is None:
+            x = linear(x, weight).relu_()
+        else:
+            x = torch._addmm_activation(bias, x, weight.t())
+        outs.append(x)
+    return outs
+
+
+def _backward(
+    grad: Tensor,
+    inputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    out: Tensor | None,
+    wanted: Sequence[bool],
+    lowest: int,
+    x_wanted: bool,
+) -> list[Tensor]:
+    """The gradients of weights that are wanted, of x if it is, and last the sums that those of biases are among.
+
+    `inputs` are those of each layer, `out` what the last gave if relu is behind it; below layer `lowest` nothing is
+    wanted.
+    """
+    work = _Backward(grad, inputs, weights, wanted)
+    below = work.down(grad, out, lowest)
+    of_x = [linear(below, weights[0].t().contiguous())] if x_wanted else []
+    total = work.sums.total().to(grad.dtype)
+    of_weights = [work.weight_gradient(at, total) for at, each in enumerate(wanted) if each]
+    return [*of_weights, *of_x, total]
+
+
+def _places(weights: Sequence[Tensor], relu_last: bool) -> list[int]:
+    """Where each layer's sums begin: those of its bias. A layer of one output has those of its weights before."""
+    ends = list(accumulate((weight.shape[0] for weight in weights), initial=0))
+    return [*ends[:-2], ends[-2] + weights[-1].shape[1], 0] if _one_output(weights, relu_last) else ends
+
+
+def _one_output(weights: Sequence[Tensor], relu_last: bool) -> bool:
+    """Whether the last layer has one output and another layer below: its gradients need no product."""
+    return len(weights) > 1 and weights[-1].shape[0] == 1 and not relu_last
+
+
+class _Backward:
+    """The way down through the layers."""
+
+    def __init__(self, grad: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], wanted: Sequence[bool]):
+        self.inputs, self.weights, self.wanted = inputs, weights, wanted
+        self.transposes = grad.dtype == torch.float32  # with TF32 the products are then twice as fast
+        exact = grad.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+        self.fuses = not exact and grad.dtype != torch.float64
+        self.found: dict[int, Tensor] = {}
+
+    def down(self, grad: Tensor, out: Tensor | None, lowest: int) -> Tensor:
+        """The gradient before the relu of the lowest layer; those of weights are found on the way."""
+        self.places = _places(self.weights, out is not None)
+        self.sums = kernels.Sums(grad, self.places[-2] + self.weights[-1].shape[0])
+        at = len(self.weights) - 1
+        if _one_output(self.weights, out is not None):
+            at -= 1
+            room = self._room(at, grad)
+            head = kernels.Head(self.weights[-1].flatten(), self.places[at + 1] - self.weights[-1].shape[1])
+            dz = kernels.masked(grad, self.inputs[-1], self.sums, self.places[at], room, head)
+        else:
+            room = self._room(at, grad)
+            dz = kernels.masked(grad.contiguous(), out, self.sums, self.places[at], room)
+        self._product(at, dz, room)
+        while at > lowest:
+            weight_t, at = self.weights[at].t().contiguous(), at - 1
+            room = self._room(at, dz)
+            given = self.inputs[at + 1], self.sums, self.places[at], room
+            if self.fuses and dz.shape[1] % kernels.DEPTH == 0:
+                dz = kernels.masked_product(dz, weight_t, *given)
+            else:
+                dz = kernels.masked(linear(dz, weight_t), *given)
+            self._product(at, dz, room)
+        return dz
+
+    def _room(self, at: int, like: Tensor) -> Tensor | None:
+        """Room for the transposed gradient of a layer [m, B], if there is use for it."""
+        if not (self.transposes and self.wanted[at]):
+            return None
+        rows = len(like)
+        return like.new_empty(self.weights[at].shape[0], rows + -rows % ALIGNED)[:, :rows]
+
+    def _product(self, at: int, dz: Tensor, dz_t: Tensor | None) -> None:
+        if self.wanted[at]:
+            self.found[at] = (dz.t() if dz_t is None else dz_t) @ self.inputs[at]
+
+    def weight_gradient(self, at: int, total: Tensor) -> Tensor:
+        """[m, n] of a layer; a layer of one output has it among the sums."""
+        if at in self.found:
+            return self.found[at]
+        return total[self.places[at] - self.weights[at].shape[1] : self.places[at]].clone()[None]
+
+
+class _DenseLayers(torch.autograd.Function):
+    """The layers for tensors that are there, without torch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, relu_last: bool, count: int, *given: Tensor | None) -> Tensor:
+        weights, biases = given[:count], given[count:]
+        outs = _forward(x, weights, biases, relu_last)  # pyright: ignore[reportArgumentType] (weights are there)
+        _save(ctx, x, weights, outs, relu_last)
+        return outs[-1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        needs = ctx.needs_input_grad
+        of_weights, of_biases, of_x = _gradients(ctx, _backward, grad, needs[0], needs[3 : 3 + ctx.count], needs[3 + ctx.count :])
+        return of_x, None, None, *of_weights, *of_biases
+
+
+def _save(ctx: Any, x: Tensor, weights: Sequence[Any], outs: Sequence[Tensor], relu_last: bool) -> None:
+    ctx.relu_last, ctx.count = relu_last, len(weights)
+    ctx.save_for_backward(*weights, x, *(outs if relu_last else outs[:-1]))
+
+
+def _gradients(
+    ctx: Any, run: Any, grad: Tensor, x: bool, weights: Sequence[bool], biases: Sequence[bool]
+) -> tuple[list[Tensor | None], list[Tensor | None], Tensor | None]:
+    """Those of weights, biases and x, None where one is not wanted."""
+    count = ctx.count
+    there, inputs = ctx.saved_tensors[:count], ctx.saved_tensors[count : 2 * count]
+    out = ctx.saved_tensors[-1] if ctx.relu_last else None
+    needed = [x or any(weights[: at + 1]) or any(biases[: at + 1]) for at in range(count)]
+    *found, total = run(grad, inputs, there, out, list(weights), needed.index(True), x)
+    each = iter(found)
+    of_weights = [next(each) if want else None for want in weights]
+    ends = zip(_places(there, ctx.relu_last), there, strict=False)
+    of_biases = [total[at : at + w.shape[0]] if want else None for want, (at, w) in zip(biases, ends, strict=True)]
+    return of_weights, of_biases, next(each, None)
+
+
+operator: Any = torch.library.custom_op("hybridrec::dense_layers", _forward, mutates_args=())
+operator_backward: Any = torch.library.custom_op("hybridrec::dense_layers_backward", _backward, mutates_args=())
+
+
+@operator.register_fake
+def _(x, weights, biases, relu_last):
+    return [x.new_empty(x.shape[0], weight.shape[0]) for weight in weights]
+
+
+@operator_backward.register_fake
+def _(grad, inputs, weights, out, wanted, lowest, x_wanted):
+    of_weights = [torch.empty_like(weight) for weight, want in zip(weights, wanted, strict=True) if want]
+    of_x = [torch.empty_like(inputs[0])] if x_wanted else []
+    columns = _places(weights, out is not None)[-2] + weights[-1].shape[0]
+    return [*of_weights, *of_x, grad.new_empty(columns)]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    x, weights, _, relu_last = inputs
+    _save(ctx, x, weights, output, relu_last)
+
+
+def _traced_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    x, weights, biases, _ = ctx.needs_input_grad
+    found = _gradients(ctx, torch.ops.hybridrec.dense_layers_backward, grads[-1], x, weights, biases)
+    of_weights, of_biases, of_x = found
+    return of_x, of_weights, of_biases, None
+
+
+operator.register_autograd(_traced_backward, setup_context=_setup)
