@@ -57,8 +57,8 @@ class MLP(nn.Sequential):
     def forward(self, *inputs: Tensor) -> Tensor:
         if not len(self):
             return torch.cat(inputs, 1)
-        if inputs[0].is_cuda and (linears := relu_layers(self)):
-            return self._on_gpu(beside(*inputs), linears)
+        if inputs[0].is_cuda:
+            return self._on_gpu(beside(*inputs))
         if len(inputs) == 1:
             return super().forward(*inputs)
         first, *rest = self
@@ -67,23 +67,43 @@ class MLP(nn.Sequential):
         x = linear(inputs[0], columns[0], first.bias)
         for each, weight in zip(inputs[1:], columns[1:], strict=True):
             x = x + linear(each, weight)
-        for layer in rest:
+        return self._rest(x)
+
+    def _on_gpu(self, x: Tensor) -> Tensor:
+        """The same for inputs that may have columns of zeros behind their own."""
+        linears = relu_layers(self)
+        if linears:
+            return together(x, linears, relu_last=not isinstance(self[-1], nn.Linear))
+        first = self[0]
+        assert isinstance(first, nn.Linear)
+        if x.shape[1] == first.in_features:
+            return super().forward(x)
+        return self._rest(linear(x, padded(first.weight, 0, x.shape[1] - first.in_features), first.bias))
+
+    def _rest(self, x: Tensor) -> Tensor:
+        """What the layers after the first make of its result."""
+        for layer in list(self)[1:]:
             x = layer(x)
         return x
 
-    def _on_gpu(self, x: Tensor, linears: Sequence[nn.Linear]) -> Tensor:
-        """All layers at once; x may have columns of zeros behind those that the first layer knows."""
-        from hybridrec.ops.dense_layers.op import dense_layers  # which needs Triton
 
-        kind = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-        weights, biases, width = [], [], x.shape[1]
-        for layer in linears:
-            missing = 0 if layer.out_features == 1 else -layer.out_features % ALIGNED
-            weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
-            biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
-            width = layer.out_features + missing
-        out = dense_layers(x.to(kind), weights, biases, relu_last=not isinstance(self[-1], nn.Linear))
-        return out if width == self.out else out[:, : self.out]
+def together(x: Tensor, linears: Sequence[nn.Linear], relu_last: bool) -> Tensor:
+    """Linear layers with relu between them as one operator, their widths as matrix units like them.
+
+    x [B, n] may have columns of zeros behind those that the first layer knows. Under autocast all is of its type.
+    """
+    from hybridrec.ops.dense_layers.op import dense_layers  # which needs Triton
+
+    device = x.device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    weights, biases, width = [], [], x.shape[1]
+    for layer in linears:
+        missing = 0 if layer.out_features == 1 else -layer.out_features % ALIGNED
+        weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
+        biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
+        width = layer.out_features + missing
+    out = dense_layers(x.to(kind), weights, biases, relu_last)
+    return out if width == linears[-1].out_features else out[:, : linears[-1].out_features]
 
 
 def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
