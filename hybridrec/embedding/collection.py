@@ -32,6 +32,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
     parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
     processes train together, rows get their memory on first use, so that `hybridrec.shard` can place them before.
+    On a GPU, `room` columns are left behind the pooled vectors, for numbers that go into the layers with them: an `MLP`
+    takes both without joining them first.
 
     >>> emb = EmbeddingCollection([Table("item", dim=4, rows=100, features=["item", "history"], combiner="mean")])
     >>> out = emb(IdBlock.from_lists({"item": [7, 8], "history": [[1], [2, 3]]}))
@@ -54,6 +56,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         fused: bool = True,
         sparse: bool = True,
         device: torch.device | str = "cpu",
+        room: int | None = None,
     ) -> None:
         super().__init__()
         self._tables = _by_name(tables)
@@ -69,6 +72,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.fused = fused
         self.sparse = sparse
         self.device = device_of(device)
+        self.room = None if room is None else whole("EmbeddingCollection", "room", room, least=0)
         if self.device.type != "cpu":
             refuse_on_gpu(self._tables.values(), fused)
             memory.refuse_rows(self._tables.values(), self.device, memory.free_bytes(self.device))
@@ -119,9 +123,10 @@ class EmbeddingCollection(RowOwner, nn.Module):
             from hybridrec.embedding.gpu.group import DeviceGroup
 
             self.group: Any = DeviceGroup(self._stores, trainable)
+            self._lookup = self.group.lookup_fn(self._features, room=self.room)
         else:
             self.group = TableGroup(self._stores, trainable)
-        self._lookup = self.group.lookup_fn(self._features)
+            self._lookup = self.group.lookup_fn(self._features)
 
     def adopt(self, group: Any) -> None:
         """Use the stores of another group with the same tables, in place of those it has."""

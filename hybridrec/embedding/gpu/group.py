@@ -54,9 +54,11 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for number, store in enumerate(self.stores.values()):
             store.left_out = self._outcome[number, 0]
 
-    def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> DeviceLookup:
-        """What looks up these features, and queues their gradients here."""
-        made = DeviceLookup(self, features)
+    def lookup_fn(
+        self, features: tuple[FeatureSpec, ...], remedy: str | None = None, room: int | None = None
+    ) -> DeviceLookup:
+        """What looks up these features, and queues their gradients here; `room` is that of the collection."""
+        made = DeviceLookup(self, features, room)
         self._lookups.add(made)
         return made
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.embedding.room import aligned_width
 from hybridrec.ops import features as line
 from hybridrec.ops.row_groups.triton import Sizes
 
@@ -44,6 +45,7 @@ class Layout:
     batch: int
     ids: int  # of the block, up to the last that is looked up
     width: int  # of the pooled output
+    stride: int  # from a row of it to the next
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
     divides: bool  # whether some bags are divided by their size
@@ -88,13 +90,17 @@ def make_layout(
     batch: int,
     device: torch.device,
     sizes: Sizes,
+    room: int | None = None,
 ) -> Layout:
-    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets)."""
+    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets).
+
+    With `room`, rows of the output have that many columns behind the vectors, and more up to what layers like.
+    """
     sizes = sizes.fitting(max(counts, default=0))
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
     order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
-    columns, stride, behind = _columns(specs, tables, counts, batch)
+    columns, width, stride, behind = _columns(specs, tables, counts, batch, room)
     matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
     for place, f in enumerate(order):
         table, spec, fixed = tables[f], specs[f], hotness[f]
@@ -116,7 +122,8 @@ def make_layout(
     return Layout(
         batch=batch,
         ids=max(start + count for start, count in zip(starts, counts, strict=True)),
-        width=stride,
+        width=width,
+        stride=stride,
         dims=tuple(tables[f].dim for f in order),
         ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
         divides=bool((matrix[:, line.COMBINER.value] > 0).any()),
@@ -151,14 +158,16 @@ def _part(spec: FeatureSpec) -> int:
 
 
 def _columns(
-    specs: Sequence[FeatureSpec], tables: Sequence[TableFacts], counts: Sequence[int], batch: int
-) -> tuple[list[int], int, int]:
+    specs: Sequence[FeatureSpec], tables: Sequence[TableFacts], counts: Sequence[int], batch: int, room: int | None
+) -> tuple[list[int], int, int, int]:
     """Where each feature's numbers begin: pooled ones side by side, sequences one after the other behind them all.
 
-    Then the width of the pooled ones, and where the gradients of the ids of max begin, behind the sequences.
+    Then the width of the pooled ones, that with room, and where the gradients of the ids of max begin, behind the
+    sequences.
     """
     pooled = [0 if spec.combiner == "none" else table.dim for spec, table in zip(specs, tables, strict=True)]
-    stride, behind, begin, columns = sum(pooled), sum(pooled) * batch, 0, []
+    stride = sum(pooled) if room is None else aligned_width(sum(pooled) + room)
+    behind, begin, columns = stride * batch, 0, []
     for spec, table, count, width in zip(specs, tables, counts, pooled, strict=True):
         columns.append(behind if spec.combiner == "none" else begin)
         begin += width
@@ -169,7 +178,7 @@ def _columns(
             f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
             "possible on a GPU; take smaller batches, or spread the tables over several collections"
         )
-    return columns, stride, behind
+    return columns, begin, stride, behind
 
 
 def _maxima(

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.embedding.room import at_stride, mark
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
 from hybridrec.ops.pooled_lookup.triton import pool
@@ -53,7 +54,10 @@ class Looked:
         """All gradients as the layout numbers them: the pooled ones, the sequences, and those of the ids of max."""
         parts = [self.flat, *self.sequences, *([] if self.winners is None else [self._of_max()])]
         assert all(part is not None for part in parts), "grouped lookups have all their gradients"
-        return self.flat if len(parts) == 1 else torch.cat([part.flatten() for part in parts])  # pyright: ignore
+        if len(parts) == 1:
+            return self.flat  # pyright: ignore[reportReturnType]
+        pooled = self.flat.as_strided((len(self.flat) * self.layout.stride,), (1,))  # pyright: ignore
+        return torch.cat([pooled, *(part.flatten() for part in parts[1:])])  # pyright: ignore
 
     def _of_max(self) -> Tensor:
         """The gradients of the ids of max, feature after feature."""
@@ -98,9 +102,10 @@ class Looked:
 class DeviceLookup:
     """Looks up features of a group's tables: a block to the pooled features side by side, and the sequences."""
 
-    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...]) -> None:
+    def __init__(self, group: DeviceGroup, features: tuple[FeatureSpec, ...], room: int | None = None) -> None:
         self.group = group
         self.features = features
+        self.room = room
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
@@ -115,10 +120,10 @@ class DeviceLookup:
         self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
-        return out[0], out[1:]
+        return out[0] if self.room is None else mark(out[0], out[0].stride(0)), out[1:]
 
     def __reduce__(self) -> tuple:
-        return DeviceLookup, (self.group, self.features)
+        return DeviceLookup, (self.group, self.features, self.room)
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
@@ -137,7 +142,7 @@ class DeviceLookup:
             [block.starts[i + 1] - block.starts[i] for i in at],
             [block.hotness[i] for i in at],
             [block.hotness[:i].count(None) for i in at],
-            *(block.batch_size, self.group.device, self.group.sizes),
+            *(block.batch_size, self.group.device, self.group.sizes, self.room),
         )
 
     def watch(self) -> None:
@@ -207,7 +212,9 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        flat, *sequences = (None if grad is None else grad.contiguous() for grad in grads)
+        flat, *sequences = (None if grad is None else grad.contiguous() for grad in (None, *grads[1:]))
+        if grads[0] is not None:
+            flat = at_stride(grads[0], ctx.looked.layout.stride)
         looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
         of_weights = of_anchor = None
         if ctx.needs_input_grad[1]:

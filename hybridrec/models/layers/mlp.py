@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from hybridrec.models.layers.beside import ALIGNED, beside
+from hybridrec.embedding.room import aligned_width
+from hybridrec.models.layers.beside import beside
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -98,7 +99,7 @@ def together(x: Tensor, linears: Sequence[nn.Linear], relu_last: bool) -> Tensor
     kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     weights, biases, width = [], [], x.shape[1]
     for layer in linears:
-        missing = 0 if layer.out_features == 1 else -layer.out_features % ALIGNED
+        missing = 0 if layer.out_features == 1 else aligned_width(layer.out_features) - layer.out_features
         weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
         biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
         width = layer.out_features + missing

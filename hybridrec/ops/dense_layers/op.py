@@ -1,6 +1,6 @@
 """Relu layers as one torch operator, with their gradients by hand.
 
-Widths should be multiples of ALIGNED, but for a last one of 1. The caller pads and casts, and autograd undoes that.
+Widths should be multiples of 16, but for a last one of 1. The caller pads and casts, and autograd undoes that.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from hybridrec.embedding.room import aligned_width
 from hybridrec.ops.dense_layers import triton as kernels
-
-ALIGNED = 16  # columns: what the matrix units of GPUs like; other widths are several times slower
 
 
 def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> Tensor:
@@ -117,7 +116,7 @@ class _Backward:
         if not (self.transposes and self.wanted[at]):
             return None
         rows = len(like)
-        return like.new_empty(self.weights[at].shape[0], rows + -rows % ALIGNED)[:, :rows]
+        return like.new_empty(self.weights[at].shape[0], aligned_width(rows))[:, :rows]
 
     def _product(self, at: int, dz: Tensor, dz_t: Tensor | None) -> None:
         if self.wanted[at]:
