@@ -24,18 +24,19 @@ def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor |
     All are of one type. The same numbers as `reference.dense_layers` within float order, bit for bit the same when
     repeated; differentiable once.
     """
+    given = [x.new_empty(0) if bias is None else bias for bias in biases]  # operators take lists of tensors alone
     if torch.compiler.is_compiling():
-        return torch.ops.hybridrec.dense_layers(x, list(weights), list(biases), relu_last)[-1]
-    return _DenseLayers.apply(x, relu_last, len(weights), *weights, *biases)  # pyright: ignore[reportReturnType]
+        return torch.ops.hybridrec.dense_layers(x, list(weights), given, relu_last)[-1]
+    return _DenseLayers.apply(x, relu_last, len(weights), *weights, *given)  # pyright: ignore[reportReturnType]
 
 
-def _forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> list[Tensor]:
+def _forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], relu_last: bool) -> list[Tensor]:
     """What each layer gives; bias and relu are part of the product where the library has that."""
     outs = []
     for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         if not (relu_last or place < len(weights) - 1):
-            x = linear(x, weight, bias)
-        elif bias is None:
+            x = linear(x, weight, bias if len(bias) else None)
+        elif not len(bias):
             x = linear(x, weight).relu_()
         else:
             x = torch._addmm_activation(bias, x, weight.t())
@@ -133,9 +134,9 @@ class _DenseLayers(torch.autograd.Function):
     """The layers for tensors that are there, without torch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, relu_last: bool, count: int, *given: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, relu_last: bool, count: int, *given: Tensor) -> Tensor:
         weights, biases = given[:count], given[count:]
-        outs = _forward(x, weights, biases, relu_last)  # pyright: ignore[reportArgumentType] (weights are there)
+        outs = _forward(x, weights, biases, relu_last)
         _save(ctx, x, weights, outs, relu_last)
         return outs[-1]
 
@@ -143,7 +144,8 @@ class _DenseLayers(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         needs = ctx.needs_input_grad
-        of_weights, of_biases, of_x = _gradients(ctx, _backward, grad, needs[0], needs[3 : 3 + ctx.count], needs[3 + ctx.count :])
+        wanted = needs[0], needs[3 : 3 + ctx.count], needs[3 + ctx.count :]
+        of_weights, of_biases, of_x = _gradients(ctx, _backward, grad, *wanted)
         return of_x, None, None, *of_weights, *of_biases
 
 
@@ -191,9 +193,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _traced_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    x, weights, biases, _ = ctx.needs_input_grad
-    found = _gradients(ctx, torch.ops.hybridrec.dense_layers_backward, grads[-1], x, weights, biases)
-    of_weights, of_biases, of_x = found
+    x, *lists, _ = ctx.needs_input_grad
+    weights, biases = ([each] * ctx.count if isinstance(each, bool) else each for each in lists)  # one for all, or each
+    run = torch.ops.hybridrec.dense_layers_backward
+    of_weights, of_biases, of_x = _gradients(ctx, run, grads[-1], x, weights, biases)
     return of_x, of_weights, of_biases, None
 
 

@@ -15,9 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 PART = 128  # rows of a program
-STEP = 32  # rows that it has in hand at a time: a line of the transposed gradient
-COLUMNS = 128
-DEPTH = 32  # of a step of a product
+STEP, COLUMNS, WARPS = 32, 128, 4  # of `relu_backward`: rows in hand at a time, a line of the transposed gradient
+DEPTH, WIDE, PRODUCT_WARPS, STAGES = 32, 128, 8, 3  # of `product_relu_backward`
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64, torch.bfloat16: tl.float32, torch.float16: tl.float32}
 
 
@@ -177,6 +176,7 @@ def masked(
             HEAD=head is not None,
             PLAIN=out is not None,
             TRANSPOSED=transposed is not None,
+            num_warps=WARPS,
         )
     return dz
 
@@ -189,14 +189,14 @@ def masked_product(
     dz = torch.empty_like(out)
     like = dz if transposed is None else transposed
     if rows:
-        product_relu_backward[(parts(rows), triton.cdiv(width, COLUMNS))](
+        product_relu_backward[(parts(rows), triton.cdiv(width, WIDE))](
             *(above, weight_t, out, dz, like, sums.there),
             *(rows, width, above.shape[1], like.stride(0), sums.there.stride(0), place),
             PART=PART,
-            COLUMNS=COLUMNS,
+            COLUMNS=WIDE,
             DEPTH=DEPTH,
             TRANSPOSED=transposed is not None,
-            num_warps=8,
-            num_stages=3,
+            num_warps=PRODUCT_WARPS,
+            num_stages=STAGES,
         )
     return dz

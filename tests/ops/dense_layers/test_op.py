@@ -113,3 +113,21 @@ def test_results_repeat_bit_for_bit():
     given = made((48, 160, 32, 1), 300)
     one, two = (results(dense_layers, *given, False) for _ in range(2))
     assert all(map(torch.equal, one, two))
+
+
+@pytest.mark.parametrize("relu_last", [False, True])
+def test_compiled_layers_are_the_same(relu_last):
+    given = made((16, 32, 16, 1), 20)
+    compiled = torch.compile(dense_layers, backend="aot_eager", fullgraph=True)
+    ours, plain = (results(run, *given, relu_last) for run in (compiled, dense_layers))
+    assert all(map(torch.equal, ours, plain))
+
+
+def test_layers_compile_with_a_part_frozen():
+    x, weights, biases = made((16, 32, 16), 20, biases=[True, False])
+    x.requires_grad_(False)
+    weights[0].requires_grad_(False)
+    compiled = torch.compile(dense_layers, backend="aot_eager", fullgraph=True)
+    ours, plain = (results(run, x, weights, biases, True) for run in (compiled, reference))
+    for one, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
