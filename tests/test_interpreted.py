@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-PLACES = ("tests/embedding/gpu", "tests/ops", "tests/train/checkpoint/test_on_device.py")
+PLACES = (
+    *("tests/embedding/gpu", "tests/ops", "tests/models/layers/test_mlp_on_gpu.py"),
+    "tests/train/checkpoint/test_on_device.py",
+)
 
 
 @pytest.mark.timeout(300)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hybridrec.embedding.room import mark, with_room
+from hybridrec.embedding.room import join, mark, with_room
 from hybridrec.models.layers import MLP
 from hybridrec.models.layers.mlp import relu_layers
 from tests.gpu import DEVICE, needs_gpu
@@ -41,18 +41,17 @@ def gradients(run: Callable[..., Tensor], mlp: MLP, *inputs: Tensor) -> list[Ten
 
 
 @pytest.mark.parametrize(
-    "mlp",
+    ("width", "hidden", "options"),
     [
-        mlp_of(21, (40, 9), out=1),
-        mlp_of(16, (16,), out=5),
-        mlp_of(7, (5,)),
-        mlp_of(7, (), out=1),
-        mlp_of(7, (6,), activation="tanh"),
+        (21, (40, 9), {"out": 1}),
+        (16, (16,), {"out": 5}),
+        (7, (5,), {}),
+        (7, (), {"out": 1}),
+        (7, (6,), {"activation": "tanh"}),
     ],
-    ids=lambda mlp: "-".join(str(layer.out_features) for layer in mlp if isinstance(layer, nn.Linear)),
 )
-def test_it_gives_what_its_layers_give_at_any_width(mlp):
-    width = mlp[0].in_features
+def test_it_gives_what_its_layers_give_at_any_width(width, hidden, options):
+    mlp = mlp_of(width, hidden, **options)
     x = torch.randn(10, width, device=DEVICE)
     for ours, expected in zip(gradients(on_gpu, mlp, x), gradients(plain, mlp, x), strict=True):
         assert ours.shape == expected.shape
@@ -70,8 +69,6 @@ def test_autocast_computes_in_its_type_and_parameters_keep_theirs():
 
 
 def test_numbers_are_read_where_the_vectors_have_room_for_them():
-    from hybridrec.embedding.room import join
-
     mlp, numbers = mlp_of(23, (16,), out=1), torch.randn(4, 3, device=DEVICE)
     vectors = mark(with_room(4, 20, 32, DEVICE).normal_().requires_grad_(), 32)
     joined = join(vectors, numbers)
