@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.embedding.room import aligned_width
 from hybridrec.ops import features as line
+from hybridrec.ops.room import aligned_width
 from hybridrec.ops.row_groups.triton import Sizes
 
 MOST_NUMBERS = 2**31 - 1  # of an output or its gradient: places in it are int32

@@ -16,12 +16,12 @@ from torch.autograd.function import once_differentiable
 from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.embedding.room import at_stride, mark
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest, occurrence_gradients
 from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
+from hybridrec.ops.room import at_stride, mark
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.types import IdBlock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.room import aligned_width, join
+from hybridrec.ops.room import aligned_width, join
 
 
 def beside(*parts: Tensor) -> Tensor:

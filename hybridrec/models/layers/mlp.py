@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-from hybridrec.embedding.room import aligned_width
 from hybridrec.models.layers.beside import beside
+from hybridrec.ops.room import aligned_width
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -62,7 +62,7 @@ class MLP(nn.Sequential):
             return self._on_gpu(beside(*inputs))
         if len(inputs) == 1:
             return super().forward(*inputs)
-        first, *rest = self
+        first = self[0]
         assert isinstance(first, nn.Linear)
         columns = first.weight.split([each.shape[1] for each in inputs], 1)
         x = linear(inputs[0], columns[0], first.bias)

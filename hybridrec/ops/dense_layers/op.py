@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from hybridrec.embedding.room import aligned_width
 from hybridrec.ops.dense_layers import triton as kernels
+from hybridrec.ops.room import aligned_width
 
 
 def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> Tensor:
@@ -39,7 +39,7 @@ def _forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], rel
         elif not len(bias):
             x = linear(x, weight).relu_()
         else:
-            x = torch._addmm_activation(bias, x, weight.t())
+            x = torch._addmm_activation(bias, x, weight.t())  # pyright: ignore[reportPrivateImportUsage] (no other)
         outs.append(x)
     return outs
 

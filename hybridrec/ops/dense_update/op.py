@@ -85,16 +85,16 @@ class DenseUpdate:
         return found
 
     def _launch(self, part: Part, loss: Tensor | None) -> None:
-        if part.rule.counts:
-            torch._foreach_add_([state["step"] for state in part.states], 1)
+        for state in part.states if part.rule.counts else ():
+            state["step"].add_(1)
         table = self._table(part)
         update_parameters[(len(table.programs),)](
             *table,
             table.lines if loss is None else loss,
             *numbers_of(part.rule, part.group, part.done + 1),
-            RULE=of.RULES[part.rule.name],
-            GUARDED=loss is not None,
-            SIZE=SIZE,
+            RULE=of.RULES[part.rule.name],  # pyright: ignore[reportArgumentType] (Triton takes plain numbers)
+            GUARDED=loss is not None,  # pyright: ignore[reportArgumentType]
+            SIZE=SIZE,  # pyright: ignore[reportArgumentType]
         )
         increment_version([*part.parameters, *(s[name] for s in part.states for name in part.rule.state)])
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hybridrec.embedding.room import aligned_width
 from hybridrec.ops.pair_dots import triton as kernels
+from hybridrec.ops.room import aligned_width
 
 
 def suits(below: Tensor | None, fields: Tensor, dim: int) -> bool:
@@ -40,9 +40,7 @@ def pair_dots(below: Tensor | None, fields: Tensor, dim: int) -> Tensor:
 
 class _PairDots(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, below: Tensor | None, fields: Tensor, dim: int, width: int, kind: torch.dtype
-    ) -> Tensor:
+    def forward(ctx: Any, below: Tensor | None, fields: Tensor, dim: int, width: int, kind: torch.dtype) -> Tensor:
         ctx.save_for_backward(*([fields] if below is None else [below, fields]))
         ctx.dim = dim
         return kernels.forward(below, fields, dim, width, kind)

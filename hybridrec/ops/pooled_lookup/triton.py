@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.embedding.room import with_room
 from hybridrec.ops import features as of
+from hybridrec.ops.room import with_room
 
 ELEMENTS = 512  # numbers that a program has in hand at a time; found best for dimensions 8 to 128
 TOGETHER = 2  # ids of a bag whose rows are on their way at the same time

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hybridrec.embedding.room import join, mark, with_room
 from hybridrec.models.layers import MLP
 from hybridrec.models.layers.mlp import relu_layers
+from hybridrec.ops.room import join, mark, with_room
 from tests.gpu import DEVICE, needs_gpu
 
 pytest.importorskip("triton", reason="the layers' kernels come with triton")

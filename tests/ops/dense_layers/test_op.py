@@ -32,7 +32,11 @@ def made(
 
     pairs = list(zip(widths[1:], widths[:-1], strict=True))
     there = [True] * len(pairs) if biases is None else biases
-    return leaf(rows, widths[0]), [leaf(*p) for p in pairs], [leaf(p[0]) if b else None for p, b in zip(pairs, there, strict=True)]
+    return (
+        leaf(rows, widths[0]),
+        [leaf(*p) for p in pairs],
+        [leaf(p[0]) if b else None for p, b in zip(pairs, there, strict=True)],
+    )
 
 
 def results(run, x, weights, biases, relu_last, upstream=None) -> list[Tensor]:

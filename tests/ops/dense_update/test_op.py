@@ -117,7 +117,9 @@ def test_parameters_without_gradient_rest_and_count_their_own_steps():
 
 def test_groups_have_their_own_numbers_and_schedules_change_them():
     def make(p):
-        return AdamW([{"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)}, {"params": p[2:], "weight_decay": 0.0}], lr=0.01)
+        return AdamW(
+            [{"params": p[:2], "lr": 0.1, "betas": (0.5, 0.9)}, {"params": p[2:], "weight_decay": 0.0}], lr=0.01
+        )
 
     _, plain, ours = pair(make)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.7) for each in (plain, ours)]
@@ -148,7 +150,7 @@ def test_a_state_that_is_loaded_goes_on():
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.0])
 @pytest.mark.parametrize("make", [KINDS["adam"], BY_TORCH["another rule"]], ids=["ours", "torch"])
 def test_a_loss_that_is_not_finite_spoils_no_weight(make, loss):
-    plain, before, ours = pair(make)
+    _, before, ours = pair(make)
     update = DenseUpdate(ours)
     for number in range(2):
         give(number, before, ours)

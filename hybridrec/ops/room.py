@@ -1,7 +1,7 @@
 """Room behind pooled vectors: numbers put there lie beside them without a copy of the vectors.
 
-A lookup on a GPU writes its vectors [B, W] into rows of W + n columns and more, up to a multiple of ALIGNED. Layers that
-take the vectors together with n numbers then read all of it as one matrix, as matrix units like it.
+A lookup on a GPU writes its vectors [B, W] into rows of W + n columns and more, up to a multiple of ALIGNED. Layers
+that take the vectors together with n numbers then read all of it as one matrix, as matrix units like it.
 """
 
 from __future__ import annotations
@@ -70,9 +70,12 @@ def join(vectors: Tensor, numbers: Tensor) -> Tensor | None:
 
 def at_stride(grad: Tensor, stride: int) -> Tensor:
     """A gradient [B, W] with rows at this stride, as kernels read it: copied only where it is not so."""
-    if (grad.stride() == (stride, 1) or (stride == grad.shape[1] and grad.is_contiguous())) and grad.data_ptr() % 16 == 0:
+    if (
+        grad.stride() == (stride, 1) or (stride == grad.shape[1] and grad.is_contiguous())
+    ) and grad.data_ptr() % 16 == 0:
         return grad
-    return with_room(*grad.shape, stride, grad.device).copy_(grad)
+    rows, width = grad.shape
+    return with_room(rows, width, stride, grad.device).copy_(grad)
 
 
 def _part(whole: Tensor, width: int) -> Tensor:
