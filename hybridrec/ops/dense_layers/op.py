@@ -17,6 +17,8 @@ from torch.nn.functional import linear
 from hybridrec.ops.dense_layers import triton as kernels
 from hybridrec.ops.room import aligned_width
 
+WIDE = 256  # outputs from which on a transposed gradient is worth its pass
+
 
 def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> Tensor:
     """Inputs [B, n] through linear layers [m, n] with relu between them, and behind the last if `relu_last`.
@@ -82,9 +84,7 @@ class _Backward:
 
     def __init__(self, grad: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], wanted: Sequence[bool]):
         self.inputs, self.weights, self.wanted = inputs, weights, wanted
-        self.transposes = grad.dtype == torch.float32  # with TF32 the products are then twice as fast
-        exact = grad.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-        self.fuses = not exact and grad.dtype != torch.float64
+        self.transposes = grad.dtype == torch.float32  # TF32 wants it so
         self.found: dict[int, Tensor] = {}
 
     def down(self, grad: Tensor, out: Tensor | None, lowest: int) -> Tensor:
@@ -104,20 +104,16 @@ class _Backward:
         while at > lowest:
             weight_t, at = self.weights[at].t().contiguous(), at - 1
             room = self._room(at, dz)
-            given = self.inputs[at + 1], self.sums, self.places[at], room
-            if self.fuses and dz.shape[1] % kernels.DEPTH == 0:
-                dz = kernels.masked_product(dz, weight_t, *given)
-            else:
-                dz = kernels.masked(linear(dz, weight_t), *given)
+            dz = kernels.masked(linear(dz, weight_t), self.inputs[at + 1], self.sums, self.places[at], room)
             self._product(at, dz, room)
         return dz
 
     def _room(self, at: int, like: Tensor) -> Tensor | None:
         """Room for the transposed gradient of a layer [m, B], if there is use for it."""
-        if not (self.transposes and self.wanted[at]):
+        width, rows = self.weights[at].shape[0], len(like)
+        if not self.transposes or not self.wanted[at] or width < WIDE:
             return None
-        rows = len(like)
-        return like.new_empty(self.weights[at].shape[0], aligned_width(rows))[:, :rows]
+        return like.new_empty(width, aligned_width(rows))[:, :rows]
 
     def _product(self, at: int, dz: Tensor, dz_t: Tensor | None) -> None:
         if self.wanted[at]:
