@@ -82,7 +82,7 @@ def relu_backward(
 
 def parts(rows: int) -> int:
     """Programs along the rows of a batch, each with its line of sums."""
-    return triton.cdiv(rows, PART)
+    return -(-rows // PART)
 
 
 class Sums:
@@ -116,7 +116,7 @@ def masked(
     dz = grad if out is None else torch.empty_like(out)
     like = dz if transposed is None else transposed
     if rows:
-        relu_backward[(parts(rows), triton.cdiv(width, COLUMNS))](
+        relu_backward[(parts(rows), -(-width // COLUMNS))](
             *(grad, grad if head is None else head.weight, grad if out is None else out, dz, like, sums.there),
             *(rows, width, grad.stride(0), like.stride(0), sums.there.stride(0), place),
             0 if head is None else head.products,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,21 +19,14 @@ from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 MOST_TABLES = 16  # gradients that are allocated anew in every step are at one of a few places
 
 
-class Table(NamedTuple):
-    """The addresses of some parameters, on the device."""
-
-    lines: Tensor  # int64 [parameters, LINE]
-    programs: Tensor  # int32 [programs, 2]: the parameter, and its first number
-
-
 class Part(NamedTuple):
     """Parameters of a group that have done the same number of steps, and what the optimizer keeps of each."""
 
     rule: Rule
     group: Mapping[str, Any]
+    done: float
     parameters: list[Tensor]
     states: list[Mapping[str, Tensor]]
-    done: float
 
 
 class DenseUpdate:
@@ -45,7 +39,11 @@ class DenseUpdate:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self._tables: dict[tuple[int, ...], Table] = {}
+        self._lines: dict[tuple[int, ...], Tensor] = {}  # int64 [parameters, LINE], on the device, by its numbers
+        self._programs: dict[
+            tuple[int, ...], Tensor
+        ] = {}  # int32 [programs, 2]: parameter and its first number, by sizes
+        self._known: dict[int, tuple[Tensor, ...]] = {}  # by id, parameters with their state, if the kernel takes them
 
     @torch.no_grad()
     def step(self, loss: Tensor | None = None) -> None:
@@ -75,22 +73,37 @@ class DenseUpdate:
                 if parameter.grad is None:
                     continue
                 state = self.optimizer.state.get(parameter, {})
-                done = _done(rule, parameter, state)
-                if done is None:
+                if not self._takes(rule, parameter, state):
                     return None
-                part = by_steps.setdefault(done, Part(rule, group, [], [], done))
+                done = state["step"].item() if rule.by_step else 0.0
+                part = by_steps.get(done)
+                if part is None:
+                    part = by_steps[done] = Part(rule, group, done, [], [])
                 part.parameters.append(parameter)
                 part.states.append(state)
             found += by_steps.values()
         return found
 
+    def _takes(self, rule: Rule, parameter: Tensor, state: Mapping[str, Any]) -> bool:
+        """Whether the kernel takes a parameter, its gradient and its state as they are."""
+        grad, kept = parameter.grad, tuple(state.get(name) for name in rule.state)
+        if not _plain(grad):
+            return False
+        known = self._known.get(id(parameter))
+        if known is not None and known[0] is parameter and all(map(operator.is_, kept, known[1:])):
+            return True
+        counted = not rule.counts or ("step" in state and state["step"].device.type == "cpu")
+        if not counted or not all(map(_plain, (parameter, *kept))):
+            return False
+        self._known[id(parameter)] = (parameter, *kept)
+        return True
+
     def _launch(self, part: Part, loss: Tensor | None) -> None:
-        for state in part.states if part.rule.counts else ():
-            state["step"].add_(1)
-        table = self._table(part)
-        update_parameters[(len(table.programs),)](
-            *table,
-            table.lines if loss is None else loss,
+        if part.rule.counts:
+            torch._foreach_add_([state["step"] for state in part.states], 1)  # pyright: ignore[reportPrivateImportUsage]
+        lines, programs = self._addresses(part)
+        update_parameters[(len(programs),)](
+            *(lines, programs, lines if loss is None else loss),
             *numbers_of(part.rule, part.group, part.done + 1),
             RULE=of.RULES[part.rule.name],  # pyright: ignore[reportArgumentType] (Triton takes plain numbers)
             GUARDED=loss is not None,  # pyright: ignore[reportArgumentType]
@@ -98,37 +111,31 @@ class DenseUpdate:
         )
         increment_version([*part.parameters, *(s[name] for s in part.states for name in part.rule.state)])
 
-    def _table(self, part: Part) -> Table:
-        """The addresses, sent to the device where they are new."""
-        lines: list[int] = []
+    def _addresses(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Lines and programs of the kernel, sent to the device where they are new."""
+        numbers: list[int] = []
         for parameter, state in zip(part.parameters, part.states, strict=True):
             kept = [state[name].data_ptr() for name in part.rule.state]
             grad: Any = parameter.grad
-            lines += (parameter.data_ptr(), grad.data_ptr(), *kept, *[0] * (2 - len(kept)), parameter.numel())
-        key = tuple(lines)
-        if key not in self._tables:
-            if len(self._tables) >= MOST_TABLES:
-                self._tables.clear()
-            self._tables[key] = _sent(lines, part.parameters)
-        return self._tables[key]
+            numbers += (parameter.data_ptr(), grad.data_ptr(), *kept, *[0] * (2 - len(kept)), parameter.numel())
+        key, device = tuple(numbers), part.parameters[0].device
+        lines = self._lines.get(key)
+        if lines is None:
+            if len(self._lines) >= MOST_TABLES:
+                self._lines.clear()
+            lines = self._lines[key] = _sent(torch.tensor(numbers, pin_memory=device.type == "cuda"), device)
+        sizes = key[of.COUNT.value :: of.LINE.value]
+        if sizes not in self._programs:
+            made = [(at, first) for at, size in enumerate(sizes) for first in range(0, size, SIZE)]
+            self._programs[sizes] = _sent(torch.tensor(made, dtype=torch.int32).view(-1, 2), device)
+        return lines, self._programs[sizes]
 
 
-def _done(rule: Rule, parameter: Tensor, state: Mapping[str, Any]) -> float | None:
-    """The steps that a parameter has behind it, 0 where that does not matter; None where it is for torch."""
-    tensors = [parameter, parameter.grad, *(state.get(name) for name in rule.state)]
-    if not all(isinstance(t, Tensor) and t.dtype == torch.float32 and t.layout == torch.strided for t in tensors):
-        return None
-    if not all(t.is_contiguous() and t.device == parameter.device for t in tensors):
-        return None
-    if not rule.counts:
-        return 0.0
-    return float(state["step"]) if state["step"].device.type == "cpu" else None
+def _plain(tensor: Any) -> bool:
+    """Whether the kernel reads and writes it as it is."""
+    plain = isinstance(tensor, Tensor) and tensor.dtype == torch.float32 and tensor.layout == torch.strided
+    return plain and tensor.is_contiguous()
 
 
-def _sent(lines: list[int], parameters: list[Tensor]) -> Table:
-    device = parameters[0].device
-    programs = [(at, first) for at, each in enumerate(parameters) for first in range(0, each.numel(), SIZE)]
-    made = torch.tensor(lines).view(-1, of.LINE.value), torch.tensor(programs, dtype=torch.int32).view(-1, 2)
-    if device.type == "cpu":
-        return Table(*made)
-    return Table(*(each.pin_memory().to(device, non_blocking=True) for each in made))
+def _sent(values: Tensor, device: torch.device) -> Tensor:
+    return values.to(device, non_blocking=True)

@@ -18,6 +18,7 @@ class Rule(NamedTuple):
     name: str
     state: tuple[str, ...]
     counts: bool = True  # whether the state has the number of the step
+    by_step: bool = True  # whether the numbers depend on it
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule | None:
@@ -25,20 +26,20 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Rule 
 
     >>> adam = torch.optim.Adam([torch.zeros(1)])
     >>> rule_of(adam, adam.param_groups[0])
-    Rule(name='adam', state=('exp_avg', 'exp_avg_sq'), counts=True)
+    Rule(name='adam', state=('exp_avg', 'exp_avg_sq'), counts=True, by_step=True)
     >>> rule_of(adam, {**adam.param_groups[0], "amsgrad": True})
     """
     kind = type(optimizer)
     if any(group.get(option) for option in NOT_KNOWN) or any(isinstance(value, Tensor) for value in group.values()):
         return None
     if kind is torch.optim.Adagrad:
-        return Rule("adagrad", ("sum",))
+        return Rule("adagrad", ("sum",), by_step=group["lr_decay"] != 0)
     if kind in (torch.optim.Adam, torch.optim.AdamW):
         return Rule("adamw" if group.get("decoupled_weight_decay") else "adam", ("exp_avg", "exp_avg_sq"))
     if kind is torch.optim.SGD:
         if not group["momentum"]:
-            return Rule("sgd", (), counts=False)
-        return Rule("nesterov" if group["nesterov"] else "momentum", ("momentum_buffer",), counts=False)
+            return Rule("sgd", (), counts=False, by_step=False)
+        return Rule("nesterov" if group["nesterov"] else "momentum", ("momentum_buffer",), counts=False, by_step=False)
     return None
 
 

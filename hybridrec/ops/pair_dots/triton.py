@@ -110,13 +110,18 @@ def is_exact(kind: torch.dtype) -> bool:
     return kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
 
 
+def _room(count: int) -> int:
+    """The next power of two, but no fewer than a product takes."""
+    return max(LEAST, 1 << (count - 1).bit_length())
+
+
 def shape_of(vectors: int, dim: int, below: bool, kind: torch.dtype) -> dict[str, Any]:
     """The constants of a program."""
     exact = is_exact(kind)
     return {
         "D": dim,
-        "VECTORS": max(LEAST, triton.next_power_of_2(vectors)),
-        "COLUMNS": max(LEAST, triton.next_power_of_2(dim)),
+        "VECTORS": _room(vectors),
+        "COLUMNS": _room(dim),
         "BELOW": int(below),
         "KIND": TYPES[kind],
         "PRECISION": "ieee" if exact else "tf32",
