@@ -95,7 +95,7 @@ class DenseUpdate:
         counted = not rule.counts or ("step" in state and state["step"].device.type == "cpu")
         if not counted or not all(map(_plain, (parameter, *kept))):
             return False
-        self._known[id(parameter)] = (parameter, *kept)
+        self._known[id(parameter)] = parameter, *kept
         return True
 
     def _launch(self, part: Part, loss: Tensor | None) -> None:
