@@ -103,7 +103,7 @@ def together(x: Tensor, linears: Sequence[nn.Linear], relu_last: bool) -> Tensor
         weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
         biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
         width = layer.out_features + missing
-    out = dense_layers(x.to(kind), weights, biases, relu_last)
+    out = dense_layers(x, weights, biases, relu_last)
     return out if width == linears[-1].out_features else out[:, : linears[-1].out_features]
 
 

@@ -23,12 +23,12 @@ WIDE = 256  # outputs from which on a transposed gradient is worth its pass
 def dense_layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None], relu_last: bool) -> Tensor:
     """Inputs [B, n] through linear layers [m, n] with relu between them, and behind the last if `relu_last`.
 
-    All are of one type. The same numbers as `reference.dense_layers` within float order, bit for bit the same when
-    repeated; differentiable once.
+    Weights and biases are of one type, in which all is computed; x may be of another. The same numbers as
+    `reference.dense_layers` within float order, bit for bit the same when repeated; differentiable once.
     """
     given = [x.new_empty(0) if bias is None else bias for bias in biases]  # operators take lists of tensors alone
     if torch.compiler.is_compiling():
-        return torch.ops.hybridrec.dense_layers(x, list(weights), given, relu_last)[-1]
+        return torch.ops.hybridrec.dense_layers(x.to(weights[0].dtype), list(weights), given, relu_last)[-1]
     return _DenseLayers.apply(x, relu_last, len(weights), *weights, *given)  # pyright: ignore[reportReturnType]
 
 
@@ -53,19 +53,27 @@ def _backward(
     out: Tensor | None,
     wanted: Sequence[bool],
     lowest: int,
-    x_wanted: bool,
+    x_kind: torch.dtype | None,
 ) -> list[Tensor]:
     """The gradients of weights that are wanted, of x if it is, and last the sums that those of biases are among.
 
     `inputs` are those of each layer, `out` what the last gave if relu is behind it; below layer `lowest` nothing is
-    wanted.
+    wanted; `x_kind` is the type of the gradient of x, None where it is not wanted.
     """
     work = _Backward(grad, inputs, weights, wanted)
     below = work.down(grad, out, lowest)
-    of_x = [linear(below, weights[0].t().contiguous())] if x_wanted else []
+    of_x = [] if x_kind is None else [product_of_type(below, weights[0], x_kind)]
     total = work.sums.total().to(grad.dtype)
     of_weights = [work.weight_gradient(at, total) for at, each in enumerate(wanted) if each]
     return [*of_weights, *of_x, total]
+
+
+def product_of_type(dz: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+    """dz [B, m] times weight [m, n] as numbers of a type, with no pass of its own for that on a GPU."""
+    weight_t = weight.t().contiguous()
+    if dz.is_cuda and dz.dtype != kind == torch.float32:
+        return torch.mm(dz, weight_t.t(), out_dtype=kind)
+    return linear(dz, weight_t).to(kind)
 
 
 def _places(weights: Sequence[Tensor], relu_last: bool) -> list[int]:
@@ -132,8 +140,9 @@ class _DenseLayers(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, relu_last: bool, count: int, *given: Tensor) -> Tensor:
         weights, biases = given[:count], given[count:]
-        outs = _forward(x, weights, biases, relu_last)
-        _save(ctx, x, weights, outs, relu_last)
+        inner, ctx.x_kind = x.to(weights[0].dtype), x.dtype
+        outs = _forward(inner, weights, biases, relu_last)
+        _save(ctx, inner, weights, outs, relu_last)
         return outs[-1]
 
     @staticmethod
@@ -158,7 +167,8 @@ def _gradients(
     there, inputs = ctx.saved_tensors[:count], ctx.saved_tensors[count : 2 * count]
     out = ctx.saved_tensors[-1] if ctx.relu_last else None
     needed = [x or any(weights[: at + 1]) or any(biases[: at + 1]) for at in range(count)]
-    *found, total = run(grad, inputs, there, out, list(weights), needed.index(True), x)
+    x_kind = ctx.x_kind if x else None
+    *found, total = run(grad, inputs, there, out, list(weights), needed.index(True), x_kind)
     each = iter(found)
     of_weights = [next(each) if want else None for want in weights]
     ends = zip(_places(there, ctx.relu_last), there, strict=False)
@@ -176,15 +186,16 @@ def _(x, weights, biases, relu_last):
 
 
 @operator_backward.register_fake
-def _(grad, inputs, weights, out, wanted, lowest, x_wanted):
+def _(grad, inputs, weights, out, wanted, lowest, x_kind):
     of_weights = [torch.empty_like(weight) for weight, want in zip(weights, wanted, strict=True) if want]
-    of_x = [torch.empty_like(inputs[0])] if x_wanted else []
+    of_x = [] if x_kind is None else [torch.empty_like(inputs[0], dtype=x_kind)]
     columns = _places(weights, out is not None)[-2] + weights[-1].shape[0]
     return [*of_weights, *of_x, grad.new_empty(columns)]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     x, weights, _, relu_last = inputs
+    ctx.x_kind = x.dtype
     _save(ctx, x, weights, output, relu_last)
 
 

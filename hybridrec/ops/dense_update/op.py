@@ -39,11 +39,9 @@ class DenseUpdate:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self._lines: dict[tuple[int, ...], Tensor] = {}  # int64 [parameters, LINE], on the device, by its numbers
-        self._programs: dict[
-            tuple[int, ...], Tensor
-        ] = {}  # int32 [programs, 2]: parameter and its first number, by sizes
-        self._known: dict[int, tuple[Tensor, ...]] = {}  # by id, parameters with their state, if the kernel takes them
+        self._lines: dict[tuple[int, ...], Tensor] = {}  # int64 [parameters, LINE] on the device, by its numbers
+        self._programs: dict[tuple[int, ...], Tensor] = {}  # int32 [programs, 2]: parameter, first number; by sizes
+        self._known: dict[int, tuple[Any, ...]] = {}  # by id, parameters with their state that the kernel takes
 
     @torch.no_grad()
     def step(self, loss: Tensor | None = None) -> None:
