@@ -55,7 +55,7 @@ def _backward(
     lowest: int,
     x_kind: torch.dtype | None,
 ) -> list[Tensor]:
-    """The gradients of weights that are wanted, of x if it is, and last the sums that those of biases are among.
+    """The gradients of weights that are wanted, of x if it is, and last the sums, which have those of biases.
 
     `inputs` are those of each layer, `out` what the last gave if relu is behind it; below layer `lowest` nothing is
     wanted; `x_kind` is the type of the gradient of x, None where it is not wanted.
@@ -64,8 +64,7 @@ def _backward(
     below = work.down(grad, out, lowest)
     of_x = [] if x_kind is None else [product_of_type(below, weights[0], x_kind)]
     total = work.sums.total().to(grad.dtype)
-    of_weights = [work.weight_gradient(at, total) for at, each in enumerate(wanted) if each]
-    return [*of_weights, *of_x, total]
+    return [*(work.found[at] for at in sorted(work.found)), *of_x, total]
 
 
 def product_of_type(dz: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
@@ -127,12 +126,6 @@ class _Backward:
         if self.wanted[at]:
             self.found[at] = (dz.t() if dz_t is None else dz_t) @ self.inputs[at]
 
-    def weight_gradient(self, at: int, total: Tensor) -> Tensor:
-        """[m, n] of a layer; a layer of one output has it among the sums."""
-        if at in self.found:
-            return self.found[at]
-        return total[self.places[at] - self.weights[at].shape[1] : self.places[at]].clone()[None]
-
 
 class _DenseLayers(torch.autograd.Function):
     """The layers for tensors that are there, without torch's dispatcher."""
@@ -169,10 +162,13 @@ def _gradients(
     needed = [x or any(weights[: at + 1]) or any(biases[: at + 1]) for at in range(count)]
     x_kind = ctx.x_kind if x else None
     *found, total = run(grad, inputs, there, out, list(weights), needed.index(True), x_kind)
-    each = iter(found)
-    of_weights = [next(each) if want else None for want in weights]
-    ends = zip(_places(there, ctx.relu_last), there, strict=False)
-    of_biases = [total[at : at + w.shape[0]] if want else None for want, (at, w) in zip(biases, ends, strict=True)]
+    places, each = _places(there, ctx.relu_last), iter(found)
+    summed = _one_output(there, ctx.relu_last)  # whose weights have their gradient among the sums
+    of_weights = [next(each) if want else None for want in (weights[:-1] if summed else weights)]
+    if summed:
+        of_weights.append(total[places[-2] - there[-1].shape[1] : places[-2]][None] if weights[-1] else None)
+    ends = zip(biases, places, there, strict=False)
+    of_biases = [total[at : at + weight.shape[0]] if want else None for want, at, weight in ends]
     return of_weights, of_biases, next(each, None)
 
 
@@ -187,7 +183,8 @@ def _(x, weights, biases, relu_last):
 
 @operator_backward.register_fake
 def _(grad, inputs, weights, out, wanted, lowest, x_kind):
-    of_weights = [torch.empty_like(weight) for weight, want in zip(weights, wanted, strict=True) if want]
+    made = weights[:-1] if _one_output(weights, out is not None) else weights
+    of_weights = [torch.empty_like(weight) for weight, want in zip(made, wanted, strict=False) if want]
     of_x = [] if x_kind is None else [torch.empty_like(inputs[0], dtype=x_kind)]
     columns = _places(weights, out is not None)[-2] + weights[-1].shape[0]
     return [*of_weights, *of_x, grad.new_empty(columns)]
