@@ -113,12 +113,19 @@ def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
     >>> [len(relu_layers(MLP(8, (4, 2), **kind))) for kind in ({}, {"activation": "tanh"}, {"dropout": 0.1})]
     [2, 0, 0]
     """
-    acting = [each for each in mlp if not (isinstance(each, nn.Dropout) and (each.p == 0 or not each.training))]
-    kinds = [nn.Linear if at % 2 == 0 else nn.ReLU for at in range(len(acting))]
-    if any(type(each) is not kind for each, kind in zip(acting, kinds, strict=True)):
-        return []
-    watched = any(e._forward_hooks or e._forward_pre_hooks or e._backward_hooks or e._backward_pre_hooks for e in mlp)
-    return [] if watched else [each for each in acting if isinstance(each, nn.Linear)]
+    linears: list[nn.Linear] = []
+    wanted: type[nn.Module] = nn.Linear
+    for each in mlp:
+        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
+            return []
+        if isinstance(each, nn.Dropout) and (each.p == 0 or not each.training):
+            continue
+        if type(each) is not wanted:
+            return []
+        if isinstance(each, nn.Linear):
+            linears.append(each)
+        wanted = nn.ReLU if wanted is nn.Linear else nn.Linear
+    return linears
 
 
 def padded(values: Tensor, *missing: int) -> Tensor:
