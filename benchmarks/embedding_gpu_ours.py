@@ -23,7 +23,6 @@ from hybridrec.train.step import Learner, train_step
 from hybridrec.types import Batch, IdBlock
 
 LR, EPS, DENSE_LR = 0.03, 1e-8, 0.001
-ALIGNED = 16  # columns: what matrix units like
 PROFILED = 8  # steps
 
 
@@ -33,15 +32,10 @@ class Layers(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.stride = shape.stride
-        width = -(-shape.width // shape.stride) + shape.numbers
-        self.pad = 0 if shape.stride == 1 else -width % ALIGNED  # the width of averages is an odd number
-        self.mlp = MLP(width + self.pad, shape.hidden, out=1)
+        self.mlp = MLP(-(-shape.width // shape.stride) + shape.numbers, shape.hidden, out=1)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
-        if self.stride == 1:
-            return self.mlp(vectors, dense).squeeze(1)
-        parts = [averaged(vectors, self.stride), dense, dense.new_zeros(len(dense), self.pad)]
-        return self.mlp(torch.cat(parts, 1)).squeeze(1)
+        return self.mlp(averaged(vectors, self.stride), dense).squeeze(1)
 
 
 class Synthetic(nn.Module):
@@ -65,7 +59,7 @@ def collection(shape: Shape, device: str) -> hr.EmbeddingCollection:
         hr.Table(f"t{at}", dim=dim, rows=rows, features=names[at], dtype=dtype)
         for at, (rows, dim) in enumerate(shape.tables)
     ]
-    return hr.EmbeddingCollection(tables, device=device)
+    return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)
 
 
 def optimizer(shape: Shape, emb: nn.Module, **options: Any) -> RowOptimizer:

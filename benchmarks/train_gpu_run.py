@@ -1,8 +1,8 @@
 """A process of `train_gpu.py`: a model trained from Parquet by the Trainer, or stepped over batches on the device.
 
 `gpu_busy` is the share of the time of training in which a kernel runs, copies not counted. A stretch of steps is timed
-as it is, and gives the samples per second. The next one runs under torch.profiler, which slows the host by a quarter, so
-only the union of the kernels' intervals is taken from it. Their share under the profiler is `gpu_busy_profiled`.
+as it is, and gives the samples per second. The next one runs under torch.profiler, which slows the host by a quarter,
+so only the union of the kernels' intervals is taken from it. Their share under the profiler is `gpu_busy_profiled`.
 """
 
 from __future__ import annotations

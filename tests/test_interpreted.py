@@ -11,7 +11,8 @@ import pytest
 
 PLACES = (
     *("tests/embedding/gpu", "tests/embedding/mixed", "tests/ops", "tests/parallel/gpu"),
-    *("tests/train/checkpoint/test_on_device.py", "tests/train/test_host_tables.py"),
+    *("tests/models/layers/test_mlp_on_gpu.py", "tests/train/checkpoint/test_on_device.py"),
+    "tests/train/test_host_tables.py",
 )
 
 

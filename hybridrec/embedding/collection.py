@@ -32,7 +32,9 @@ class EmbeddingCollection(RowOwner, nn.Module):
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
     parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
     processes train together, rows get their memory on first use, so that `hybridrec.shard` can place them before.
-    On a GPU, tables with `where="host"` are in memory of the host, and their vectors are copied to the GPU.
+    On a GPU, tables with `where="host"` are in memory of the host, and their vectors are copied to the GPU; and `room`
+    columns are left behind the pooled vectors, for numbers that go into the layers with them: an `MLP` takes both
+    without joining them first.
 
     >>> emb = EmbeddingCollection([Table("item", dim=4, rows=100, features=["item", "history"], combiner="mean")])
     >>> out = emb(IdBlock.from_lists({"item": [7, 8], "history": [[1], [2, 3]]}))
@@ -55,6 +57,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         fused: bool = True,
         sparse: bool = True,
         device: torch.device | str = "cpu",
+        room: int | None = None,
     ) -> None:
         super().__init__()
         self._tables = _by_name(tables)
@@ -70,6 +73,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.fused = fused
         self.sparse = sparse
         self.device = device_of(device)
+        self.room = None if room is None else whole("EmbeddingCollection", "room", room, least=0)
         if self.device.type != "cpu":
             refuse_on_gpu(self._tables.values(), fused)
         if fused and not sparse:
@@ -120,7 +124,12 @@ class EmbeddingCollection(RowOwner, nn.Module):
             self._lookup: Any = UnfusedLookup(self._features, self._weights(), self.sparse)
             return
         self.group: Any = make_group(self._stores, self.trainable, self.device)
-        self._lookup = self.group.lookup_fn(self._features)
+        self._lookup = self._look_up()
+
+    def _look_up(self) -> Any:
+        """What looks up all features; only a GPU that has all tables leaves room behind their vectors."""
+        room = {"room": self.room} if getattr(self.group, "leaves_room", False) else {}
+        return self.group.lookup_fn(self._features, **room)
 
     def adopt(self, group: Any) -> None:
         """Use the stores of another group with the same tables, in place of those it has."""

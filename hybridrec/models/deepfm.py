@@ -59,7 +59,7 @@ class DeepFM(Model):
         super().__init__(schema, dim, **inputs)
         self.hidden, self.dropout = hidden, dropout
         same_dim(self, self.declared)
-        self.embeddings = self.collection(self.declared)
+        self.embeddings = self.collection(self.declared, room=len(self.dense_names))
         self.wide = self.collection(wide_tables(self.declared, self.outputs))
         fields = len(self.embeddings.features)
         self.net = DeepFMNet(fields, dim, len(self.dense_names), self.outputs, hidden, dropout).to(self.device)

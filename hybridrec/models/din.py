@@ -63,8 +63,9 @@ class DIN(Model):
         super().__init__(schema, dim, sequences=tuple(history), **inputs)
         self.history, self.hidden, self.attention = dict(history), hidden, attention
         self.softmax, self.dropout = softmax, dropout
-        self.embeddings = self.collection(self.declared)
-        dims = dict(zip(self.embeddings.features, self.embeddings.dims, strict=True))
+        dims = {name: table.dim for table in self.declared for name in table.combiners}
+        beside = len(self.dense_names) + sum(dims[name] for name in history)
+        self.embeddings = self.collection(self.declared, room=beside)
         pools = [AttentionPooling(dims[name], attention, softmax=softmax) for name in history]
         made = DINNet(sum(dims.values()), len(self.dense_names), hidden, pools, out=self.outputs, dropout=dropout)
         self.net = made.to(self.device)

@@ -12,7 +12,7 @@ from typing import Unpack
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
-from hybridrec.models.layers import MLP, RunningNorm, dot_interaction
+from hybridrec.models.layers import MLP, RunningNorm, pairs_beside
 from hybridrec.models.model import Inputs, Model, same_dim
 from hybridrec.types import Batch
 
@@ -40,11 +40,7 @@ class DLRMNet(nn.Module):
 
     def above(self, vectors: Tensor, below: Tensor | None) -> Tensor:
         """The rest of it."""
-        fields = vectors.unflatten(1, (-1, self.dim))  # [B, F, dim]
-        if below is None:
-            return self.top(dot_interaction(fields))
-        pairs = dot_interaction(below.unsqueeze(1), fields)
-        return self.top(below, pairs)
+        return self.top(*pairs_beside(below, vectors, self.dim))
 
 
 class DLRM(Model):

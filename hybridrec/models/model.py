@@ -67,9 +67,9 @@ class Model(nn.Module):
         made = tables_of(schema, dim, share=self.share, options=self.tables, sequences=sequences)
         self.declared: list[Table] = made
 
-    def collection(self, tables: list[Table]) -> EmbeddingCollection:
-        """A collection of these tables with the model's seed, on its device."""
-        return EmbeddingCollection(tables, seed=self.seed, device=self.device)
+    def collection(self, tables: list[Table], room: int | None = None) -> EmbeddingCollection:
+        """A collection of these tables with the model's seed, on its device; `room` for numbers beside its vectors."""
+        return EmbeddingCollection(tables, seed=self.seed, device=self.device, room=room)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """What `net` takes: the pooled vectors of all features side by side, and the dense numbers."""

@@ -56,7 +56,7 @@ class WideDeep(Model):
         self.hidden, self.dropout = hidden, dropout
         crossed = {feature.name for feature in schema.of("id") if feature.cross is not None}
         deep = [table for table in self.declared if not crossed.issuperset(table.features)]
-        self.embeddings = self.collection(deep or self.declared)
+        self.embeddings = self.collection(deep or self.declared, room=len(self.dense_names))
         self.wide = self.collection(wide_tables(self.declared, self.outputs))
         width, dense = sum(self.embeddings.dims), len(self.dense_names)
         self.net = WideDeepNet(width, dense, self.outputs, hidden, dropout).to(self.device)

@@ -12,6 +12,8 @@ from torch import Tensor
 from hybridrec.types import Batch, IdBlock, Ragged
 from hybridrec.types.id_block import NO_ID
 
+LARGE = 1 << 20  # bytes; smaller tensors are copied together, by one launch that is slow for large ones
+
 
 def shape_of(batch: Batch) -> Hashable:
     """What batches in one FixedBatch have in common: everything but the numbers and the lengths of ragged features."""
@@ -76,7 +78,10 @@ class FixedBatch:
                 pairs += self._segments(own.ids.weights, ids.weights, ids)
         else:
             pairs += [(own.ids.values, ids.values), (own.ids.weights, ids.weights)]
-        kept = [(to, part) for to, part in pairs if part is not None and part.numel()]
+        kept = [(to, part) for to, part in pairs if part is not None and 0 < part.nbytes < LARGE]
+        for to, part in pairs:
+            if part is not None and part.nbytes >= LARGE:
+                to.copy_(part, non_blocking=True)
         for kind in {part.dtype for _, part in kept}:
             mine = [pair for pair in kept if pair[1].dtype == kind]
             torch._foreach_copy_([to for to, _ in mine], [part for _, part in mine])  # pyright: ignore[reportPrivateImportUsage]

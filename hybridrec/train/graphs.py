@@ -1,7 +1,7 @@
 """StepGraphs: forward, loss and backward of a step as one CUDA graph, replayed for all batches of one shape.
 
 A replay is one launch, however many kernels the model has, so Python is not what the GPU waits for. The row update is
-replayed too (see `hybridrec.embedding.gpu.replay`); the optimizer of the layers runs as it is.
+replayed too (see `hybridrec.embedding.gpu.replay`); the optimizer of the layers is one launch (`DenseUpdate`).
 """
 
 from __future__ import annotations
@@ -119,9 +119,6 @@ class StepGraph:
             self.loss = learner.reduced(self.outputs, self.batch.batch, self.divisor)
             self.loss.backward()
             parameters = [part for part in learner.model.parameters() if part.grad is not None]
-            spoilt = ~self.loss.detach().isfinite()
-            for part in parameters:
-                part.grad.masked_fill_(spoilt, 0.0)  # pyright: ignore[reportOptionalMemberAccess]
             self._there.copy_(self.loss.detach(), non_blocking=True)
             self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
         self.outputs, self.loss = self.outputs.detach(), self.loss.detach()
@@ -139,7 +136,7 @@ class StepGraph:
             part.grad = grad
         for group, looked in self._looked:
             group.take(looked)
-        return LateLoss(self._there, self.outputs.clone(), batch, self._watch)
+        return LateLoss(self._there, self.loss, self.outputs.clone(), batch, self._watch)
 
     def _watch(self) -> None:
         """Raise where a replay that is done had ids outside a table."""

@@ -25,11 +25,12 @@ class LossNotFinite(FloatingPointError):
 class LateLoss:
     """A loss on its way to the host, to `there`, and the outputs it came of. `float(loss)` waits for it.
 
-    The place is used again by the next step, so `check()` comes before that: it refuses a loss that is not finite, and
-    does what else can be known only now (`also`).
+    `loss` is the number on the device, for what must not wait. The place is used again by the next step, so `check()`
+    comes before that: it refuses a loss that is not finite, and does what else can be known only now (`also`).
     """
 
-    def __init__(self, there: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
+    def __init__(self, there: Tensor, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
+        self.loss = loss
         self.outputs, self._batch, self._also = outputs, batch, also
         self._there: Tensor | None = there
         self._value = math.nan

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection
+from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.late_loss import LateLoss, LossNotFinite
@@ -30,6 +31,7 @@ from hybridrec.train.step_shares import StepShare, step_shares
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
+    from hybridrec.ops.dense_update.op import DenseUpdate
     from hybridrec.train.graphs import StepGraphs
 
 Given = TypeVar("Given")
@@ -57,6 +59,7 @@ class Learner:
     late: LateLoss | None = None
     ranks: Ranks | None = None
     stages: Stages = field(default_factory=Stages)
+    _fused: DenseUpdate | None = field(default=None, init=False)
 
     def outputs(self, batch: Batch) -> Tensor:
         """The model's outputs in float32."""
@@ -90,6 +93,18 @@ class Learner:
     def moved(self, batch: Batch) -> Batch:
         """The batch where the model wants it."""
         return batch if self.device is None else batch.to(self.device, non_blocking=True)
+
+    def step_layers(self) -> None:
+        """Update the layers by the gradients that are there; on a GPU in one launch, not at all if the loss is lost."""
+        if self.dense is None:
+            return
+        if self.device is None:
+            return self.dense.step()
+        if self._fused is None or self._fused.optimizer is not self.dense:
+            from hybridrec.ops.dense_update.op import DenseUpdate  # which needs Triton
+
+            self._fused = DenseUpdate(self.dense)
+        self._fused.step(None if self.late is None else self.late.loss)
 
     def settle(self) -> None:
         """Wait for the loss of the last step, if it is late; an error where it is not finite."""
@@ -191,9 +206,11 @@ def update(learner: Learner) -> None:
     """Clip, then update layers and rows by the gradients that are there, and drop them."""
     dense, rows = learner.dense, learner.rows
     if learner.clip_norm is not None:
+        if learner.late is not None:
+            clear_unless_finite(learner.model.parameters(), learner.late.loss)
         clip_grad_norm_(learner.model.parameters(), [] if rows is None else rows, learner.clip_norm)
     if dense is not None:
-        dense.step()
+        learner.step_layers()
         dense.zero_grad()
     if rows is not None:
         rows.step()

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from hybridrec.train import fixed_batch
 from hybridrec.train.fixed_batch import FixedBatch, room, shape_of
 from hybridrec.types import Batch, IdBlock
 from hybridrec.types.id_block import NO_ID
@@ -20,7 +21,9 @@ def batch_of(lists: list[list[int]], weighted: bool = False, **parts: torch.Tens
     return Batch(ids, torch.rand(len(lists), 2), **parts)  # pyright: ignore
 
 
-def test_a_filled_batch_is_the_batch_with_room_behind_its_lists():
+@pytest.mark.parametrize("large", [10, 1 << 20], ids=["one by one", "together"])
+def test_a_filled_batch_is_the_batch_with_room_behind_its_lists(large, monkeypatch):
+    monkeypatch.setattr(fixed_batch, "LARGE", large)
     fixed = FixedBatch(batch_of([[1], [2, 3], []], weighted=True))
     addresses = [part.data_ptr() for part in (fixed.batch.ids.values, fixed.batch.dense, fixed.batch.ids.offsets)]
     given = batch_of([[7, 8, 9], [], [4]], weighted=True, label=torch.tensor([1.0, 0.0, 1.0]))

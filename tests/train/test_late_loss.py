@@ -30,7 +30,7 @@ def late(monkeypatch, loss: float, also=lambda: None) -> tuple[LateLoss, Device]
     there = torch.tensor(math.inf)
     device = Device(there, loss)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda at: device)
-    return LateLoss(there, torch.zeros(100), next(iter(dataset())), also), device
+    return LateLoss(there, torch.tensor(loss), torch.zeros(100), next(iter(dataset())), also), device
 
 
 def learner_with(found: LateLoss) -> Learner:

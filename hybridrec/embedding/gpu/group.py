@@ -28,6 +28,8 @@ from hybridrec.optim.rule import RowRule, RowStep
 class DeviceGroup(GradientQueue[DeviceStore]):
     """Tables on one device with one queue of gradients."""
 
+    leaves_room = True  # whether its lookups can leave columns behind the vectors
+
     def __init__(self, stores: Mapping[str, Any], trainable: set[str], sizes: Sizes = Sizes()) -> None:  # noqa: B008
         super().__init__(stores, trainable)
         self.sizes = sizes
@@ -57,10 +59,17 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             store.left_out = self._outcome[number, 0]
 
     def lookup_fn(
-        self, features: tuple[FeatureSpec, ...], remedy: str | None = None, columns: Columns | None = None
+        self,
+        features: tuple[FeatureSpec, ...],
+        remedy: str | None = None,
+        columns: Columns | None = None,
+        room: int | None = None,
     ) -> DeviceLookup:
-        """What looks up these features, and queues their gradients here; in these columns of an output, if given."""
-        made = DeviceLookup(self, features, remedy, columns)
+        """What looks up these features, and queues their gradients here.
+
+        Vectors are in these `columns` of an output, if given; `room` is that of the collection.
+        """
+        made = DeviceLookup(self, features, remedy, columns, room)
         self._lookups.add(made)
         return made
 

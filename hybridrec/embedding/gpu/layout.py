@@ -12,6 +12,7 @@ from torch import Tensor
 from hybridrec.embedding.columns import Columns, side_by_side
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops import features as line
+from hybridrec.ops.room import aligned_width
 from hybridrec.ops.row_groups.triton import Sizes
 
 MOST_NUMBERS = 2**31 - 1  # of an output or its gradient: places in it are int32
@@ -45,6 +46,7 @@ class Layout:
     batch: int
     ids: int  # of the block, up to the last that is looked up
     width: int  # of the pooled output, in which others may have columns too
+    stride: int  # from a row of it to the next
     columns: tuple[int, ...]  # where those of each feature begin in it, as declared
     dims: tuple[int, ...]  # of each line
     ragged: bool  # whether some bags vary in size
@@ -91,17 +93,20 @@ def make_layout(
     device: torch.device,
     sizes: Sizes,
     columns: Columns | None = None,
+    room: int | None = None,
 ) -> Layout:
     """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets).
 
-    Pooled features are side by side, unless their `columns` are given.
+    Pooled features are side by side, unless their `columns` are given. With `room`, rows of the output have that many
+    columns behind the vectors, and more up to what layers like.
     """
     pooled = columns or side_by_side(specs, [table.dim for table in tables])
+    stride = pooled.width if room is None else aligned_width(pooled.width + room)
     sizes = sizes.fitting(max(counts, default=0))
     kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
     kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
     order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
-    begins, stride, behind = _begins(pooled, counts, batch)
+    begins, behind = _begins(pooled, counts, stride * batch, batch)
     matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
     for place, f in enumerate(order):
         table, spec, fixed = tables[f], specs[f], hotness[f]
@@ -123,7 +128,8 @@ def make_layout(
     return Layout(
         batch=batch,
         ids=max((start + count for start, count in zip(starts, counts, strict=True)), default=0),
-        width=stride,
+        width=pooled.width,
+        stride=stride,
         columns=pooled.begins,
         dims=tuple(tables[f].dim for f in order),
         ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
@@ -158,13 +164,12 @@ def _part(spec: FeatureSpec) -> int:
     return {"max": 1, "none": 2}.get(spec.combiner, 0)
 
 
-def _begins(pooled: Columns, counts: Sequence[int], batch: int) -> tuple[list[int], int, int]:
-    """Where each feature's numbers begin: pooled ones in their columns, sequences one after the other behind them all.
+def _begins(pooled: Columns, counts: Sequence[int], behind: int, batch: int) -> tuple[list[int], int]:
+    """Where each feature's numbers begin: pooled ones in their columns, sequences one after the other `behind` them.
 
-    Then the width of the pooled ones, and where the gradients of the ids of max begin, behind the sequences.
+    Then where the gradients of the ids of max begin, behind the sequences.
     """
-    specs, dims = pooled.features, pooled.dims
-    stride, behind, begins = pooled.width, pooled.width * batch, []
+    specs, dims, begins = pooled.features, pooled.dims, []
     for spec, dim, count, begin in zip(specs, dims, counts, pooled.begins, strict=True):
         begins.append(behind if spec.combiner == "none" else begin)
         behind += count // spec.group * dim if spec.combiner == "none" else 0
@@ -174,7 +179,7 @@ def _begins(pooled: Columns, counts: Sequence[int], batch: int) -> tuple[list[in
             f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
             "possible on a GPU; take smaller batches, or spread the tables over several collections"
         )
-    return begins, stride, behind
+    return begins, behind
 
 
 def _maxima(

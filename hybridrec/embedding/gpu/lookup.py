@@ -22,6 +22,7 @@ from hybridrec.ops.pooled_lookup.op import accumulates
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest, occurrence_gradients
 from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
+from hybridrec.ops.room import at_stride, mark
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
@@ -56,7 +57,10 @@ class Looked:
         """All gradients as the layout numbers them: the pooled ones, the sequences, and those of the ids of max."""
         parts = [self.flat, *self.sequences, *([] if self.winners is None else [self._of_max()])]
         assert all(part is not None for part in parts), "grouped lookups have all their gradients"
-        return self.flat if len(parts) == 1 else torch.cat([part.flatten() for part in parts])  # pyright: ignore
+        if len(parts) == 1:
+            return self.flat  # pyright: ignore[reportReturnType]
+        pooled = self.flat.as_strided((len(self.flat) * self.layout.stride,), (1,))  # pyright: ignore
+        return torch.cat([pooled, *(part.flatten() for part in parts[1:])])  # pyright: ignore
 
     def _of_max(self) -> Tensor:
         """The gradients of the ids of max, feature after feature."""
@@ -100,7 +104,8 @@ class Looked:
 class DeviceLookup:
     """Looks up features of a group's tables: a block to the pooled features, and the sequences.
 
-    Pooled features are side by side, or in the columns that they are given; what is between those is not written.
+    Pooled features are side by side, or in the columns that they are given; what is between those is not written, nor
+    is `room` behind them.
     """
 
     def __init__(
@@ -109,11 +114,12 @@ class DeviceLookup:
         features: tuple[FeatureSpec, ...],
         remedy: str | None = None,
         columns: Columns | None = None,
+        room: int | None = None,
     ) -> None:
         self.group = group
         self.features = features
         self.remedy = remedy or REMEDY
-        self.columns = columns
+        self.columns, self.room = columns, room
         self.padded = any(feature.padding is not None for feature in features)
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
@@ -129,7 +135,7 @@ class DeviceLookup:
         self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
-        return out[0], out[1:]
+        return out[0] if self.room is None else mark(out[0], out[0].stride(0)), out[1:]
 
     def one(
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
@@ -141,7 +147,7 @@ class DeviceLookup:
         return self(IdBlock(names, values, starts, hot, ends, weights, batch_size=batch_size), train)
 
     def __reduce__(self) -> tuple:
-        return DeviceLookup, (self.group, self.features, self.remedy, self.columns)
+        return DeviceLookup, (self.group, self.features, self.remedy, self.columns, self.room)
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
@@ -160,7 +166,7 @@ class DeviceLookup:
             [block.starts[i + 1] - block.starts[i] for i in at],
             [block.hotness[i] for i in at],
             [block.hotness[:i].count(None) for i in at],
-            *(block.batch_size, self.group.device, self.group.sizes, self.columns),
+            *(block.batch_size, self.group.device, self.group.sizes, self.columns, self.room),
         )
 
     def watch(self) -> None:
@@ -263,7 +269,9 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        flat, *sequences = (None if grad is None else grad.contiguous() for grad in grads)
+        flat, *sequences = (None if grad is None else grad.contiguous() for grad in (None, *grads[1:]))
+        if grads[0] is not None:
+            flat = at_stride(grads[0], ctx.looked.layout.stride)
         looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
         of_weights = of_anchor = None
         if ctx.needs_input_grad[1]:

@@ -61,6 +61,23 @@ class _Pairs(torch.autograd.Function):
         return both.unflatten(1, (m, m)) @ vectors, None
 
 
+def pairs_beside(below: Tensor | None, vectors: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """below [B, dim], and the dot products of all pairs of it and the vectors of [B, F * dim]: inputs for an `MLP`.
+
+    On a GPU they are one tensor, made in one pass.
+
+    >>> pairs_beside(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0, 5.0, 6.0]]), dim=2)
+    (tensor([[1., 2.]]), tensor([[11., 17., 39.]]))
+    """
+    if vectors.is_cuda and not torch.compiler.is_compiling():
+        from hybridrec.ops.pair_dots.op import pair_dots, suits  # which need Triton
+
+        if suits(below, vectors, dim):
+            return (pair_dots(below, vectors, dim),)
+    fields = vectors.unflatten(1, (-1, dim))  # [B, F, dim]
+    return (dot_interaction(fields),) if below is None else (below, dot_interaction(below.unsqueeze(1), fields))
+
+
 class FieldSums(NamedTuple):
     """Of the vectors [B, n, D] of some fields, what a factorisation machine needs: all that a pair's partner sees."""
 

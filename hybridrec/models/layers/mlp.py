@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
+from hybridrec.models.layers.beside import beside
+from hybridrec.ops.room import aligned_width
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -15,17 +18,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "prelu": nn.PReLU,
     "tanh": nn.Tanh,
 }
-
-
-ALIGNED = 16  # columns: what the matrix units of GPUs like; other widths are several times slower
-
-
-def aligned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """On a GPU, inputs [B, n] and weights [m, n] with columns of zeros up to a width that its matrix units like."""
-    if not x.is_cuda:
-        return x, weight
-    missing = -x.shape[1] % ALIGNED
-    return (pad(x, (0, missing)), pad(weight, (0, missing))) if missing else (x, weight.contiguous())
 
 
 class MLP(nn.Sequential):
@@ -66,14 +58,80 @@ class MLP(nn.Sequential):
     def forward(self, *inputs: Tensor) -> Tensor:
         if not len(self):
             return torch.cat(inputs, 1)
-        if len(inputs) == 1 and (not inputs[0].is_cuda or inputs[0].shape[1] % ALIGNED == 0):
+        if inputs[0].is_cuda:
+            return self._on_gpu(beside(*inputs))
+        if len(inputs) == 1:
             return super().forward(*inputs)
-        first, *rest = self
+        first = self[0]
         assert isinstance(first, nn.Linear)
         columns = first.weight.split([each.shape[1] for each in inputs], 1)
-        x = linear(*aligned(inputs[0], columns[0]), first.bias)
+        x = linear(inputs[0], columns[0], first.bias)
         for each, weight in zip(inputs[1:], columns[1:], strict=True):
-            x = x + linear(*aligned(each, weight))
-        for layer in rest:
+            x = x + linear(each, weight)
+        return self._rest(x)
+
+    def _on_gpu(self, x: Tensor) -> Tensor:
+        """The same for inputs that may have columns of zeros behind their own."""
+        linears = relu_layers(self)
+        if linears:
+            return together(x, linears, relu_last=not isinstance(self[-1], nn.Linear))
+        first = self[0]
+        assert isinstance(first, nn.Linear)
+        if x.shape[1] == first.in_features:
+            return super().forward(x)
+        return self._rest(linear(x, padded(first.weight, 0, x.shape[1] - first.in_features), first.bias))
+
+    def _rest(self, x: Tensor) -> Tensor:
+        """What the layers after the first make of its result."""
+        for layer in list(self)[1:]:
             x = layer(x)
         return x
+
+
+def together(x: Tensor, linears: Sequence[nn.Linear], relu_last: bool) -> Tensor:
+    """Linear layers with relu between them as one operator, their widths as matrix units like them.
+
+    x [B, n] may have columns of zeros behind those that the first layer knows. Under autocast all is of its type.
+    """
+    from hybridrec.ops.dense_layers.op import dense_layers  # which needs Triton
+
+    device = x.device.type
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    weights, biases, width = [], [], x.shape[1]
+    for layer in linears:
+        missing = 0 if layer.out_features == 1 else aligned_width(layer.out_features) - layer.out_features
+        weights.append(padded(layer.weight.to(kind), missing, width - layer.in_features))
+        biases.append(None if layer.bias is None else padded(layer.bias.to(kind), missing))
+        width = layer.out_features + missing
+    out = dense_layers(x, weights, biases, relu_last)
+    return out if width == linears[-1].out_features else out[:, : linears[-1].out_features]
+
+
+def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
+    """The linear layers, where relu alone acts between them and nobody looks at what a layer gives; else none.
+
+    >>> [len(relu_layers(MLP(8, (4, 2), **kind))) for kind in ({}, {"activation": "tanh"}, {"dropout": 0.1})]
+    [2, 0, 0]
+    """
+    linears: list[nn.Linear] = []
+    wanted: type[nn.Module] = nn.Linear
+    for each in mlp:
+        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
+            return []
+        if isinstance(each, nn.Dropout) and (each.p == 0 or not each.training):
+            continue
+        if type(each) is not wanted:
+            return []
+        if isinstance(each, nn.Linear):
+            linears.append(each)
+        wanted = nn.ReLU if wanted is nn.Linear else nn.Linear
+    return linears
+
+
+def padded(values: Tensor, *missing: int) -> Tensor:
+    """Zeros behind each dimension in turn, as many as are missing.
+
+    >>> padded(torch.ones(1, 2), 0, 1)
+    tensor([[1., 1., 0.]])
+    """
+    return pad(values, [each for many in reversed(missing) for each in (0, many)]) if any(missing) else values

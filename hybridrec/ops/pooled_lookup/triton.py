@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridrec.ops import features as of
+from hybridrec.ops.room import with_room
 
 ELEMENTS = 512  # numbers that a program has in hand at a time; found best for dimensions 8 to 128
 TOGETHER = 2  # ids of a bag whose rows are on their way at the same time
@@ -134,7 +135,7 @@ def pool(
 ) -> tuple[Tensor, list[Tensor], Tensor, Tensor | None]:
     """The pooled features [B, width], the sequences [n, dim], and for the backward the bags of ids and their scales."""
     device = values.device
-    flat = torch.empty(layout.batch, layout.width, device=device)
+    flat = with_room(layout.batch, layout.width, layout.stride, device)
     sequences = [torch.empty(count, layout.dims[place], device=device) for place, count, _ in layout.sequences]
     bag_of = torch.empty(layout.ids if train and layout.ragged else 0, dtype=torch.int32, device=device)
     scales = torch.empty(len(layout.order), layout.batch, device=device) if train and layout.divides else None

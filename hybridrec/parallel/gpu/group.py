@@ -31,6 +31,8 @@ ONE_BY_ONE = Sizes(ids=16, few=2, chunk=4, programs=1, warps=1)  # for the inter
 class DeviceShardedGroup(OverRanks, DeviceGroup):
     """Tables on the GPU of this rank. Steps are never part of a CUDA graph: how much travels differs every time."""
 
+    leaves_room = False
+
     def __init__(
         self,
         stores: Mapping[str, Any],

@@ -1,0 +1,1 @@
+"""The step of a torch optimizer over all parameters in one launch."""
