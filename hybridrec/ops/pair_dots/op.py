@@ -13,12 +13,16 @@ from hybridrec.ops.room import aligned_width
 
 
 def suits(below: Tensor | None, fields: Tensor, dim: int) -> bool:
-    """Whether the kernels take these vectors: as many as a program can have in hand, of types that they know."""
+    """Whether the kernels take these vectors: as many as a program can have in hand, of types for matrix units.
+
+    Exact products of float32 are for torch: without matrix units the kernels are slower.
+    """
     parts = [fields] if below is None else [below, fields]
     if any(part.dtype not in kernels.TYPES or part.stride(1) != 1 for part in parts):
         return False
-    most = kernels.MOST_EXACT if kernels.is_exact(kind_of(fields)) else kernels.MOST_VECTORS
-    return dim <= kernels.MOST_COLUMNS and fields.shape[1] // dim + len(parts) - 1 <= most
+    if kind_of(fields) == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+        return False
+    return dim <= kernels.MOST_COLUMNS and fields.shape[1] // dim + len(parts) - 1 <= kernels.MOST_VECTORS
 
 
 def kind_of(fields: Tensor) -> torch.dtype:

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_VECTORS, MOST_EXACT, MOST_COLUMNS = 64, 32, 256  # what a program can have in hand; exact: without matrix units
+MOST_VECTORS, MOST_COLUMNS = 64, 256  # what a program can have in hand
 LEAST = 16  # of each side of a product
-WARPS, WARPS_EXACT = 4, 8
+WARPS = 4
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -50,7 +50,6 @@ def dot_pairs(
     COLUMNS: tl.constexpr,
     BELOW: tl.constexpr,
     KIND: tl.constexpr,
-    PRECISION: tl.constexpr,
     LEAST: tl.constexpr,
 ):
     """One row per program; VECTORS and COLUMNS are n and D or the next powers of two."""
@@ -58,7 +57,7 @@ def dot_pairs(
     r, c = tl.arange(0, VECTORS), tl.arange(0, COLUMNS)
     below += row * stride_below
     x = vectors_of(below, fields + row * stride_fields, r, c, n, D, BELOW, KIND)
-    products = tl.dot(x, tl.trans(x), input_precision=PRECISION)
+    products = tl.dot(x, tl.trans(x), input_precision="tf32")
     to = out + row * width
     i, j = r[:, None], r[None, :]
     tl.store(to + BELOW * D + place_of(i, j, n), products.to(out.dtype.element_ty), mask=(i < j) & (j < n))
@@ -84,7 +83,6 @@ def dot_pairs_backward(
     COLUMNS: tl.constexpr,
     BELOW: tl.constexpr,
     KIND: tl.constexpr,
-    PRECISION: tl.constexpr,
 ):
     """One row per program, as in the forward."""
     row = tl.program_id(0).to(tl.int64)
@@ -94,7 +92,7 @@ def dot_pairs_backward(
     place = place_of(tl.minimum(i, j), tl.maximum(i, j), n)
     grad += row * stride_grad
     g = tl.load(grad + BELOW * D + place, mask=(i != j) & (i < n) & (j < n), other=0.0).to(KIND)
-    result = tl.dot(g, x, input_precision=PRECISION)
+    result = tl.dot(g, x, input_precision="tf32")
     inside = (i >= BELOW) & (i < n) & (c[None, :] < D)
     to = of_fields + row * (n - BELOW) * D + (i - BELOW) * D + c[None, :]
     tl.store(to, result.to(of_fields.dtype.element_ty), mask=inside)
@@ -105,11 +103,6 @@ def dot_pairs_backward(
         tl.store(to, first.to(of_below.dtype.element_ty), mask=(i == 0) & (c[None, :] < D))
 
 
-def is_exact(kind: torch.dtype) -> bool:
-    """Whether products are to be those of float32, not of TF32 or less."""
-    return kind == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-
-
 def _room(count: int) -> int:
     """The next power of two, but no fewer than a product takes."""
     return max(LEAST, 1 << (count - 1).bit_length())
@@ -117,15 +110,13 @@ def _room(count: int) -> int:
 
 def shape_of(vectors: int, dim: int, below: bool, kind: torch.dtype) -> dict[str, Any]:
     """The constants of a program."""
-    exact = is_exact(kind)
     return {
         "D": dim,
         "VECTORS": _room(vectors),
         "COLUMNS": _room(dim),
         "BELOW": int(below),
         "KIND": TYPES[kind],
-        "PRECISION": "ieee" if exact else "tf32",
-        "num_warps": WARPS_EXACT if exact else WARPS,
+        "num_warps": WARPS,
     }
 
 

@@ -15,6 +15,8 @@ from hybridrec.ops.pair_dots.op import pair_dots, suits
 
 pytestmark = needs_gpu
 
+ROUNDING = 1e-6 if INTERPRETED else 2e-3  # the interpreter multiplies float32, a card TF32
+
 
 def made(rows: int, fields: int, dim: int, below: bool) -> tuple[Tensor | None, Tensor]:
     draw = torch.Generator().manual_seed(rows + 10 * fields + dim)
@@ -38,7 +40,8 @@ def test_pairs_are_multiplied_as_torch_does(rows, fields, dim, below):
     ours = results(pair_dots, *given, dim)
     assert ours[0].shape[1] % 16 == 0
     for one, other in zip(ours, results(reference, *given, dim, ours[0].shape[1]), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-5)
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        torch.testing.assert_close(one, other, atol=ROUNDING * largest, rtol=0)
 
 
 def test_vectors_may_be_part_of_wider_rows():
@@ -59,10 +62,9 @@ def test_autocast_multiplies_in_its_type():
 
 
 def test_what_a_program_cannot_hold_is_for_torch():
-    assert suits(*made(1, 31, 4, below=True), 4)
-    assert not suits(*made(1, 32, 4, below=True), 4), "without matrix units"
+    assert not suits(*made(1, 3, 4, below=True), 4), "float32 is exact, unless one says otherwise"
     with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
         assert suits(*made(1, 63, 4, below=True), 4)
         assert not suits(*made(1, 64, 4, below=True), 4)
-    assert not suits(*made(1, 2, 300, below=False), 300)
-    assert not suits(None, torch.zeros(1, 4, dtype=torch.float64), 2)
+        assert not suits(*made(1, 2, 300, below=False), 300)
+        assert not suits(None, torch.zeros(1, 4, dtype=torch.float64), 2)
