@@ -90,13 +90,18 @@ class StepGraphs:
             self._graphs[key] = StepGraph(learner, batch, None if before is None else before.batch)
             return self._graphs[key]
         except (RuntimeError, ValueError, TypeError) as error:
-            self.refused = f"the step cannot be captured as a CUDA graph: {error}"
+            self.refused = f"the step cannot be captured as a CUDA graph: {_first(error)}"
         torch.cuda.set_stream(stream)  # a capture that fails leaves its own
         learner.discard()
         gc.collect()  # its memory is held by the error's frames
         torch.cuda.empty_cache()
         log.warning("steps run without CUDA graphs: %s", self.refused)
         return None
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first: where a capture is left by an error, its end raises another."""
+    return error if error.__context__ is None else _first(error.__context__)
 
 
 class StepGraph:
