@@ -108,7 +108,10 @@ class Ours:
         self.batches = [batch_of(shape, task.batch, each) for each in drawn]
 
     def gradient(self) -> Tensor:
-        return 1e-3 * torch.randn(self.task.batch, self.shape.width, device=self.task.device)
+        """As layers hand it over: its rows lie as far apart as those of the vectors."""
+        with torch.no_grad():
+            stride = self.emb(self.batches[0].ids).flat.stride(0)
+        return (1e-3 * torch.randn(self.task.batch, stride, device=self.task.device))[:, : self.shape.width]
 
     def forward(self) -> Callable[[Batch], Any]:
         self.emb.eval()

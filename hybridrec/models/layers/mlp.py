@@ -134,4 +134,10 @@ def padded(values: Tensor, *missing: int) -> Tensor:
     >>> padded(torch.ones(1, 2), 0, 1)
     tensor([[1., 1., 0.]])
     """
-    return pad(values, [each for many in reversed(missing) for each in (0, many)]) if any(missing) else values
+    if not any(missing):
+        return values
+    if values.dim() == 2 and len(values) == 1 and not missing[0]:
+        return pad(values.flatten(), (0, missing[1]))[
+            None
+        ]  # the gradient of a single line would keep the zeros' stride
+    return pad(values, [each for many in reversed(missing) for each in (0, many)])

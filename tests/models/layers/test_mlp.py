@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hybridrec.models.layers import MLP
+from hybridrec.models.layers.mlp import padded
 
 
 def test_it_is_linear_layers_with_an_activation_between_them():
@@ -46,3 +47,10 @@ def test_tensors_side_by_side_are_as_one(hidden):
     assert torch.allclose(mlp(x[:, :2], x[:, 2:5], x[:, 5:]), mlp(x), atol=1e-6)
     nothing = MLP(6, ())
     assert torch.equal(nothing(x[:, :2], x[:, 2:]), x)
+
+
+def test_the_gradient_of_a_padded_line_lies_as_the_line_does():
+    for shape in ((1, 8), (3, 8)):
+        weight = torch.ones(shape, requires_grad=True)
+        (grad,) = torch.autograd.grad(padded(weight, 0, 8), weight, torch.ones(shape[0], 16))
+        assert grad.stride() == (8, 1)

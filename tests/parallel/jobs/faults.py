@@ -12,7 +12,7 @@ import hybridrec as hr
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
 from hybridrec.types import IdBlock
-from tests.parallel.jobs.training import device_of, rank_here, sharded, stores_of
+from tests.parallel.jobs.training import device_of, rank_here, run, sharded, stores_of
 from tests.parallel.training_case import DENSE, Case, table_of
 
 
@@ -42,6 +42,12 @@ def stranger(case: dict[str, Any], rank: int, feature: str, value: int, ahead: b
     found = told(lambda: model([block], given.dense))
     out, _ = model([after], given.dense)
     return {**found, "rows": len(out)}
+
+
+def optimizer(case: dict[str, Any]) -> dict[str, str]:
+    """What making the optimizer and training say."""
+    made = Case(**case)
+    return told(lambda: run(made, sharded(made), [rank_here()]))
 
 
 def planned(tables: list[dict[str, Any]], placements: list[dict[str, Any]], world: int) -> dict[str, str]:
