@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, CrossLayer, RunningNorm
+from hybridrec.models.layers.beside import beside
 from hybridrec.models.model import Inputs, Model
 
 STRUCTURES = ("parallel", "stacked")
@@ -25,17 +26,23 @@ class DCNv2Net(nn.Module):
 
     def __init__(self, width: int, dense: int, outputs: int, cross: Sequence[CrossLayer], deep: MLP, stacked: bool):
         super().__init__()
-        self.stacked = stacked
+        self.stacked, self.width = stacked, width + dense
         self.norm = RunningNorm(dense)
         self.cross = nn.ModuleList(cross)
         self.deep = deep
         self.head = nn.Linear(deep.out + (0 if stacked else width + dense), outputs)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
-        x0 = x = torch.cat([vectors, self.norm(dense)], 1)
+        x0 = x = beside(vectors, self.norm(dense))
         for layer in self.cross:
             x = layer(x0, x)
-        return self.head(self.deep(x) if self.stacked else torch.cat([x, self.deep(x0)], 1))
+        if self.stacked:
+            return self.head(self._deep(x))
+        return self.head(torch.cat([x[:, : self.width], self._deep(x0)], 1))
+
+    def _deep(self, x: Tensor) -> Tensor:
+        """Layers take columns of zeros behind their own; without layers there is nobody to drop them."""
+        return self.deep(x if len(self.deep) else x[:, : self.width])
 
 
 class DCNv2(Model):

@@ -43,3 +43,14 @@ def test_two_layers_reach_degree_three():
 def test_a_rank_beyond_the_width_is_refused(rank):
     with pytest.raises(ValueError, match="from 1 to the width, 6"):
         CrossLayer(6, rank=rank)
+
+
+@pytest.mark.parametrize("rank", [None, 2])
+def test_columns_of_zeros_behind_the_inputs_stay_zeros_and_change_nothing(rank):
+    layer = CrossLayer(6, rank)
+    x0, x = torch.randn(2, 5, 6)
+    wide = layer(*(nn.functional.pad(each, (0, 10)) for each in (x0, x)))
+    torch.testing.assert_close(wide[:, :6], layer(x0, x))
+    assert not wide[:, 6:].any()
+    grads = [torch.autograd.grad(out.square().sum(), list(layer.parameters())) for out in (wide, layer(x0, x))]
+    torch.testing.assert_close(*grads)
