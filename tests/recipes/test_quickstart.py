@@ -88,6 +88,7 @@ def test_the_best_auc_of_rows_of_one_class_is_undefined():
     assert best_auc(range(row, row + 1)) is None
 
 
+@pytest.mark.slow
 def test_a_second_run_uses_the_data_that_is_there_and_trains_anew(tmp_path):
     first = run(tmp_path, *SMALL)
     path = tmp_path / "clicks.parquet"
@@ -145,9 +146,8 @@ def test_an_interrupted_generation_leaves_nothing(tmp_path, number):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGKILL))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_training_goes_on_and_ends_as_if_left_alone(tmp_path, number):
     words = ("--rows", 10_000, "--batch-size", 64, "--epochs", 3)
     process = start(tmp_path, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
