@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -125,21 +126,19 @@ class OverRanks(GradientQueue[Any]):
 class ShardedGroup(OverRanks, TableGroup):
     """Tables in native memory."""
 
-    def __init__(
-        self,
-        stores: Mapping[str, Any],
-        trainable: set[str],
-        pieces: Mapping[str, Sequence[Piece]],
-        ranks: Ranks,
-        exchange: Exchange,
-        weighing: Weighing,
-        wire: Wire,
-    ) -> None:
-        super().__init__(stores, trainable, pieces, ranks, exchange, weighing, wire)
-        apart = {name: parts for name, parts in self.pieces.items() if len(parts) > 1}
-        self.apart = frozenset(apart)  # tables of whose rows no rank has all columns
-        self._sums = ColumnSums(exchange, {name: [part.holders[0] for part in parts] for name, parts in apart.items()})
-        self._largest: dict[str, float] = {}  # of tables apart: the largest number among their queued gradients
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """Tables of whose rows no rank has all columns."""
+        return frozenset(name for name, parts in self.pieces.items() if len(parts) > 1)
+
+    @cached_property
+    def _sums(self) -> ColumnSums:
+        return ColumnSums(self.exchange, {name: [part.holders[0] for part in self.pieces[name]] for name in self.apart})
+
+    @cached_property
+    def _largest(self) -> dict[str, float]:
+        """Of tables apart: the largest number among their queued gradients."""
+        return {}
 
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
         return ShardedLookup(self, features, remedy)
