@@ -119,7 +119,7 @@ HashTable::Choice HashTable::choose(const Wanted& wanted, bool force) {
   choice.slots.resize(n);
   choice.what.resize(n, Choice::Refused);
   const Column records = this->records();
-  const uint64_t room = rows.most() - size_;
+  const uint64_t room = rows.most() - now_->size;
   index_.find(wanted.ids.data(), static_cast<int64_t>(n), Keys{records}, [&](int64_t i, uint32_t slot) {
     const int64_t id = wanted.ids[i];
     const bool there = slot != kMissing, gone = there && expired(get(touched_in(records.at(slot))));
@@ -143,14 +143,17 @@ Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   Choice choice = choose(wanted, force);
   const size_t n = wanted.ids.size();
   for (size_t i = 0; i < n; ++i)  // before room is made: they are in flight as well
-    if (choice.what[i] == Choice::Present) touch_all({&wanted.ids[i], &choice.slots[i], 1}, wanted.times[i]);
-  const uint64_t room = rows.most() - size_;
+    if (choice.what[i] == Choice::Present) {
+      if (home) home->keep_rows(&choice.slots[i], 1);
+      touch_all({&wanted.ids[i], &choice.slots[i], 1}, wanted.times[i]);
+    }
+  const uint64_t room = rows.most() - now_->size;
   if (choice.fresh > room) evict(lowest(choice.fresh - room, choice.reborn));
   Born born = bear(wanted, choice);
   for (size_t i = 0; i < n; ++i) {
     const int64_t id = wanted.ids[i];
     if (sketch_ && choice.what[i] != Choice::Present && drawn(id)) sketch_->add(id, wanted.times[i]);
-    if (choice.what[i] == Choice::Refused) refused_ += wanted.times[i];
+    if (choice.what[i] == Choice::Refused) figures_->refused += wanted.times[i];
   }
   auto place = wanted.places.begin();
   for (const IdSpan& span : spans)
@@ -163,7 +166,7 @@ Born HashTable::bear(const Wanted& wanted, Choice& choice) {
   Born born;
   born.slots.reserve(choice.fresh + choice.reborn.size());
   born.ids.reserve(choice.fresh + choice.reborn.size());
-  reserve(size_ + choice.fresh);
+  reserve(now_->size + choice.fresh);
   changing(choice.reborn.data(), static_cast<int64_t>(choice.reborn.size()));
   try {
     for (size_t i = 0; i < wanted.ids.size(); ++i) {
@@ -178,9 +181,9 @@ Born HashTable::bear(const Wanted& wanted, Choice& choice) {
     for (uint32_t slot : born.slots) remove(slot);
     throw;
   }
-  inserted_ += static_cast<int64_t>(born.slots.size());
-  expired_ += static_cast<int64_t>(choice.reborn.size());
-  removals_ += choice.reborn.size();
+  figures_->inserted += static_cast<int64_t>(born.slots.size());
+  figures_->expired += static_cast<int64_t>(choice.reborn.size());
+  now_->removals += choice.reborn.size();
   return born;
 }
 
@@ -213,8 +216,8 @@ void HashTable::evict(const std::vector<uint32_t>& slots) {
     gone += expired(touched(slots[i]));
     remove(slots[i]);
   }
-  expired_ += gone;
-  evicted_ += static_cast<int64_t>(slots.size()) - gone;
+  figures_->expired += gone;
+  figures_->evicted += static_cast<int64_t>(slots.size()) - gone;
 }
 
 }  // namespace hybridrec

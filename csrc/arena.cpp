@@ -7,21 +7,24 @@
 #include <new>
 
 namespace hybridrec {
-namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
+
+namespace {
 
 // Blocks of the exact size from malloc, so that the checker sees a write beyond the end.
 size_t capacity_for(size_t bytes) { return std::max<size_t>(bytes, 1); }
 
-uint8_t* map(size_t capacity) {
-  if (void* data = std::malloc(capacity)) return static_cast<uint8_t*>(data);
+}  // namespace
+
+Memory plain_memory(size_t capacity) {
+  if (void* data = std::malloc(capacity)) return {{static_cast<uint8_t*>(data), std::free}, capacity};
   throw std::bad_alloc();
 }
 
-void unmap(uint8_t* data, size_t) { std::free(data); }
-
 #else
+
+namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
@@ -32,24 +35,18 @@ size_t capacity_for(size_t bytes) {
   return std::max<size_t>((wanted + unit - 1) / unit * unit, 4096);
 }
 
-uint8_t* map(size_t capacity) {
+}  // namespace
+
+Memory plain_memory(size_t capacity) {
   void* data = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
   if (capacity >= kHugePage) madvise(data, capacity, MADV_HUGEPAGE);
 #endif
-  return static_cast<uint8_t*>(data);
+  return {{static_cast<uint8_t*>(data), [capacity](uint8_t* old) { munmap(old, capacity); }}, capacity};
 }
-
-void unmap(uint8_t* data, size_t capacity) { munmap(data, capacity); }
 
 #endif
-
-}  // namespace
-
-Arena::~Arena() {
-  for (const Free& block : free_) unmap(block.data, block.capacity);
-}
 
 std::unique_ptr<Arena::Block> Arena::take(size_t bytes) {
   {
@@ -60,30 +57,26 @@ std::unique_ptr<Arena::Block> Arena::take(size_t bytes) {
           (best == free_.end() || it->capacity < best->capacity))
         best = it;
     if (best != free_.end()) {
-      Free block = *best;
+      Memory memory = std::move(*best);
       free_.erase(best);
-      return std::unique_ptr<Block>(new Block{shared_from_this(), block.data, block.capacity});
+      return std::unique_ptr<Block>(new Block{shared_from_this(), std::move(memory)});
     }
   }
   drop_oldest();  // nothing fits: sizes have changed, and so the pool does
-  const size_t capacity = capacity_for(bytes);
-  return std::unique_ptr<Block>(new Block{shared_from_this(), map(capacity), capacity});
+  return std::unique_ptr<Block>(new Block{shared_from_this(), make_(capacity_for(bytes))});
 }
 
 void Arena::drop_oldest() {
-  Free oldest;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (free_.empty()) return;
-    oldest = free_.front();
-    free_.erase(free_.begin());
-  }
-  unmap(oldest.data, oldest.capacity);
+  Memory oldest;  // freed after the lock, which nobody should wait for
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) return;
+  oldest = std::move(free_.front());
+  free_.erase(free_.begin());
 }
 
-void Arena::give_back(uint8_t* data, size_t capacity) {
+void Arena::give_back(Memory memory) {
   std::lock_guard<std::mutex> lock(mutex_);
-  free_.push_back({data, capacity});
+  free_.push_back(std::move(memory));
 }
 
 }  // namespace hybridrec

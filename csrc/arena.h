@@ -5,35 +5,43 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 namespace hybridrec {
 
+// Bytes, and whoever frees them with its last copy.
+struct Memory {
+  std::shared_ptr<uint8_t> data;
+  size_t capacity;
+};
+
+Memory plain_memory(size_t capacity);
+
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  ~Arena();
+  // Where blocks come from: `make(capacity)`, called by any thread, as often as a block is missing.
+  using Make = std::function<Memory(size_t)>;
+  explicit Arena(Make make = plain_memory) : make_(std::move(make)) {}
 
   struct Block {
     std::shared_ptr<Arena> home;
-    uint8_t* data;
-    size_t capacity;
-    ~Block() { home->give_back(data, capacity); }
+    Memory memory;
+    uint8_t* data() const { return memory.data.get(); }
+    ~Block() { home->give_back(std::move(memory)); }
   };
 
   std::unique_ptr<Block> take(size_t bytes);
 
  private:
-  struct Free {
-    uint8_t* data;
-    size_t capacity;
-  };
-  void give_back(uint8_t* data, size_t capacity);
+  void give_back(Memory memory);
   void drop_oldest();
 
+  Make make_;
   std::mutex mutex_;
-  std::vector<Free> free_;  // oldest first
+  std::vector<Memory> free_;  // oldest first
 };
 
 }  // namespace hybridrec

@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arena.h"
+#include "bindings_disk.h"
 #include "bindings_embedding.h"
 #include "bindings_parallel.h"
 #include "chunk.h"
@@ -36,6 +37,33 @@ std::shared_ptr<Chunk> make_chunk(nb::handle schema_capsule, nb::handle array_ca
   return std::make_shared<Chunk>(schema, array, cache, seed);
 }
 
+// A Python object that any thread may let go of.
+std::shared_ptr<nb::object> shared(nb::object object) {
+  return {new nb::object(std::move(object)), [](nb::object* last) {
+            if (!Py_IsInitialized()) return;  // the process ends, and takes it along
+            nb::gil_scoped_acquire hold;
+            delete last;
+          }};
+}
+
+// An arena whose blocks are what `make(bytes)` returns, arrays of uint8; without it, ordinary memory.
+std::shared_ptr<Arena> make_arena(nb::object make) {
+  if (make.is_none()) return std::make_shared<Arena>();
+  return std::make_shared<Arena>([make = shared(std::move(make))](size_t capacity) -> Memory {
+    nb::gil_scoped_acquire hold;
+    nb::object made = (*make)(capacity);
+    auto bytes = nb::cast<nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(made);
+    if (bytes.size() < capacity) throw nb::value_error("a block is smaller than it was asked to be");
+    return {std::shared_ptr<uint8_t>(shared(std::move(made)), bytes.data()), capacity};
+  });
+}
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> handed_out(std::unique_ptr<Arena::Block> block, size_t bytes) {
+  uint8_t* data = block->data();
+  nb::capsule owner(block.release(), [](void* p) noexcept { delete static_cast<Arena::Block*>(p); });
+  return {data, {bytes}, owner};
+}
+
 using Index = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 const char* fault_name(Fault::What what) {
@@ -60,11 +88,8 @@ nb::object pack(const Packer& packer, const std::vector<std::shared_ptr<Chunk>>&
   if (fault)
     return nb::make_tuple(fault_name(fault->what), fault->column, fault->chunk, fault->row, fault->found, fault->wanted);
   const Layout& at = packed.layout;
-  Arena::Block* block = packed.block.release();
-  nb::capsule owner(block, [](void* p) noexcept { delete static_cast<Arena::Block*>(p); });
-  nb::ndarray<nb::numpy, uint8_t> bytes(block->data, {at.bytes}, owner);
   return nb::make_tuple(
-      nb::cast(bytes),
+      nb::cast(handed_out(std::move(packed.block), at.bytes)),
       nb::make_tuple(at.offsets, at.values, at.weights, at.matrix[0], at.matrix[1], at.matrix[2]), nb::cast(packed.starts));
 }
 
@@ -124,12 +149,8 @@ NB_MODULE(_native, m) {
   }, nb::arg("n"), nb::arg("key"), nb::arg("out_addr"));
 
   nb::class_<Arena>(m, "Arena")
-      .def_static("create", [] { return std::make_shared<Arena>(); })
-      .def("take", [](Arena& self, size_t bytes) {
-        Arena::Block* block = self.take(bytes).release();
-        nb::capsule owner(block, [](void* p) noexcept { delete static_cast<Arena::Block*>(p); });
-        return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(block->data, {bytes}, owner);
-      }, nb::arg("bytes"));
+      .def_static("create", &make_arena, nb::arg("make") = nb::none())
+      .def("take", [](Arena& self, size_t bytes) { return handed_out(self.take(bytes), bytes); }, nb::arg("bytes"));
   nb::class_<HashCache>(m, "HashCache").def(nb::init<>());
   nb::class_<Chunk>(m, "Chunk")
       .def_static("create", &make_chunk, nb::arg("schema"), nb::arg("array"), nb::arg("cache"), nb::arg("seed"))
@@ -156,5 +177,6 @@ NB_MODULE(_native, m) {
       .def("pack_runs", &pack_runs, nb::arg("chunks"), nb::arg("runs"), nb::arg("arena"))
       .def("pack_rows", &pack_rows, nb::arg("chunks"), nb::arg("chunk_of"), nb::arg("row_of"), nb::arg("arena"));
   bind_embedding(m);
+  bind_disk(m);
   bind_parallel(m);
 }

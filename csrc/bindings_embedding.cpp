@@ -93,14 +93,18 @@ std::vector<Pending> copied(const std::vector<Pending*>& pending) {
 }
 
 nb::object apply(RowUpdate& self, const std::vector<Pending*>& pending, const RowUpdate::Steps& steps, bool norm_only,
-                 const std::vector<std::optional<std::shared_ptr<WholeRows>>>& wholes) {
+                 const std::vector<std::optional<std::shared_ptr<WholeRows>>>& wholes,
+                 const std::vector<std::optional<std::tuple<uint64_t, uint64_t, uint64_t>>>& tags) {
   std::vector<StepResult> results;
   {
     nb::gil_scoped_release release;
     std::vector<Pending> calls = copied(pending);
     RowUpdate::Wholes given;
     for (const auto& whole : wholes) given.push_back(whole.value_or(nullptr));
-    results = self.apply(calls, steps, norm_only, given);
+    RowUpdate::Tags kept;
+    for (const auto& tag : tags)
+      kept.push_back(tag ? std::optional<Tag>({std::get<0>(*tag), std::get<1>(*tag), std::get<2>(*tag)}) : std::nullopt);
+    results = self.apply(calls, steps, norm_only, given, kept);
   }
   nb::list out;
   for (const StepResult& r : results) out.append(nb::make_tuple(r.updated, r.not_finite, r.squares));
@@ -137,8 +141,10 @@ void bind_tables(nb::module_& m) {
       .def("scatter", [](Table& t, Address slots, int64_t n, Address rows) {
         nb::gil_scoped_release release;
         std::unique_lock lock(t.lock());
+        Change change(t, n);
         t.changing(at<const uint32_t>(slots), n);
         kernels().scatter(t.rows.spec(), t.rows.column(), at<const uint32_t>(slots), n, at<const float>(rows));
+        change.done();
       }, "slots"_a, "n"_a, "rows"_a)
       .def("gather_state", [](const Table& t, int k, Address slots, int64_t n, Address out) {
         nb::gil_scoped_release release;
@@ -150,10 +156,12 @@ void bind_tables(nb::module_& m) {
       .def("scatter_state", [](Table& t, int k, Address slots, int64_t n, Address in) {
         nb::gil_scoped_release release;
         std::unique_lock lock(t.lock());
+        Change change(t, n);
         t.changing(at<const uint32_t>(slots), n);
         const int64_t width = t.rows.width(k);
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(t.rows.state(k).at(at<const uint32_t>(slots)[i]), at<const float>(in) + i * width, 4 * width);
+        change.done();
       }, "k"_a, "slots"_a, "n"_a, "values"_a)
       .def("write", [](Table& t, uint64_t first, int64_t n, Address rows, const std::vector<Address>& states) {
         nb::gil_scoped_release release;
@@ -254,12 +262,17 @@ void bind_hash_table(nb::module_& m) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());
         const IdSpan span{at<const int64_t>(ids), at<uint32_t>(slots), n};
-        if (self.find(span, true) > 0) self.fill(self.admit({span}));
+        if (self.find(span, true) == 0) return;
+        Change change(self);
+        self.fill(self.admit({span}));
+        change.done();
       }, "ids"_a, "n"_a, "slots"_a)
       .def("put", [](HashTable& self, Address ids, int64_t n, Address slots) {
         nb::gil_scoped_release release;
         std::unique_lock lock(self.lock());
+        Change change(self);
         self.fill(self.put(at<const int64_t>(ids), n, at<uint32_t>(slots)));
+        change.done();
       }, "ids"_a, "n"_a, "slots"_a)
       .def("live", [](const HashTable& self) {
         std::shared_lock lock(self.lock());
@@ -276,14 +289,18 @@ void bind_hash_table(nb::module_& m) {
       }, "slots"_a, "n"_a, "touched"_a, "counts"_a)
       .def("set_scores", [](HashTable& self, Address slots, int64_t n, Address touched, Address counts) {
         std::unique_lock lock(self.lock());
+        Change change(self, n);
         self.changing(at<const uint32_t>(slots), n);
         for (int64_t i = 0; i < n; ++i)
           self.set_score(at<const uint32_t>(slots)[i], static_cast<uint32_t>(at<const int64_t>(touched)[i]),
                          static_cast<uint32_t>(at<const int64_t>(counts)[i]));
+        change.done();
       }, "slots"_a, "n"_a, "touched"_a, "counts"_a)
       .def("erase", [](HashTable& self, Address ids, int64_t n) {
         std::unique_lock lock(self.lock());
+        Change change(self, n);
         self.erase(at<const int64_t>(ids), n);
+        change.done();
       }, "ids"_a, "n"_a)
       .def("make_room", [](HashTable& self, uint64_t rows) {
         nb::gil_scoped_release release;
@@ -305,6 +322,10 @@ void bind_hash_table(nb::module_& m) {
         std::unique_lock lock(self.lock());
         self.clear();
       })
+      .def("whole", [](HashTable& self) {
+        std::unique_lock lock(self.lock());
+        self.whole();
+      })
       .def("sketch", [](const HashTable& self) -> std::optional<Bytes> {
         std::shared_lock lock(self.lock());
         const Sketch* sketch = self.sketch();
@@ -314,7 +335,10 @@ void bind_hash_table(nb::module_& m) {
       .def("set_sketch", [](HashTable& self, nb::bytes data) {
         std::unique_lock lock(self.lock());
         if (self.sketch() == nullptr) throw nb::value_error("this table has no minimum count, so it has no sketch");
+        Change change(self);
+        if (self.home) self.home->keep(self.sketch()->data(), self.sketch()->bytes());
         self.sketch()->load(reinterpret_cast<const uint8_t*>(data.c_str()), data.size());
+        change.done();
       }, "data"_a)
       .def("counters", &counters)
       .def("overhead", &overhead);
@@ -422,7 +446,8 @@ void bind_embedding(nb::module_& m) {
   nb::class_<RowUpdate>(m, "RowUpdate")
       .def(nb::init<std::vector<std::shared_ptr<Table>>>(), "tables"_a)
       .def("apply", &apply, "pending"_a, "steps"_a, "norm_only"_a = false,
-           "wholes"_a = std::vector<std::optional<std::shared_ptr<WholeRows>>>())
+           "wholes"_a = std::vector<std::optional<std::shared_ptr<WholeRows>>>(),
+           "tags"_a = std::vector<std::optional<std::tuple<uint64_t, uint64_t, uint64_t>>>())
       .def("measure", [](RowUpdate& self, const std::vector<Pending*>& pending, const RowUpdate::Steps& steps,
                          const std::vector<int64_t>& dims) {
         nb::gil_scoped_release release;

@@ -25,11 +25,11 @@ struct Router {
 
 void bind_router(nb::module_& m) {
   nb::class_<Router>(m, "Router")
-      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>, bool>>& targets,
+      .def("__init__", [](Router* self, const std::vector<std::tuple<int64_t, std::string, std::vector<int>, bool, bool>>& targets,
                           int world) {
         std::vector<Target> made;
-        for (const auto& [rows, policy, holders, every] : targets)
-          made.push_back({rows, out_of_range(policy.c_str()), holders, every});
+        for (const auto& [rows, policy, holders, every, served] : targets)
+          made.push_back({rows, out_of_range(policy.c_str()), holders, every, served});
         new (self) Router{std::move(made), world};
       }, "targets"_a, "world"_a)
       .def("route", [](const Router& self, Address values, const std::vector<std::tuple<int, int64_t, int64_t>>& asked) {
@@ -50,6 +50,11 @@ void bind_router(nb::module_& m) {
         nb::gil_scoped_release release;
         self.fill(all_at<int64_t>(messages), bases, all_at<int64_t>(positions));
       }, "messages"_a, "bases"_a, "positions"_a);
+
+  m.def("servers_of", [](Address ids, int64_t n, int64_t count, Address out) {
+    nb::gil_scoped_release release;
+    for (int64_t i = 0; i < n; ++i) at<int32_t>(out)[i] = static_cast<int32_t>(server_of(at<const int64_t>(ids)[i], count));
+  }, "ids"_a, "n"_a, "count"_a, "out"_a);
 }
 
 void bind_exchange(nb::module_& m) {

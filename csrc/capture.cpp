@@ -13,7 +13,7 @@ using namespace record;
 
 namespace {
 
-constexpr uint32_t kNobody = 0xFFFFFFFFu;       // the place of a slot that had no row
+constexpr uint32_t kNothing = 0xFFFFFFFFu;      // the place of a slot that had no row
 constexpr uint64_t kBlock = uint64_t{1} << 20;  // bytes of kept rows
 constexpr int64_t kAhead = 8;                   // rows between a fetch and its use
 constexpr int64_t kBatch = 512;                 // rows kept at a time
@@ -30,7 +30,7 @@ Capture::Capture(std::shared_ptr<Table> table) : table_(std::move(table)) {
   kept_row_ = (record_ ? 8 : 0) + table_->rows.row_bytes() + table_->rows.state_bytes();
   place_pages_ = Pages(4 * slots_);
   touched_pages_ = Pages(record_ ? 4 * slots_ : 0);
-  count_pages_ = Pages(record_ == kCounted ? 4 * slots_ : 0);
+  count_pages_ = Pages(table_->counted() ? 4 * slots_ : 0);
   places_ = numbers(place_pages_), touched_ = numbers(touched_pages_), counts_ = numbers(count_pages_);
   block_rows_ = std::max<uint64_t>(1, std::min(slots_, kBlock / kept_row_));
   block_bytes_ = block_rows_ == slots_ ? slots_ * kept_row_ : std::max<uint64_t>(kBlock, kept_row_);
@@ -46,7 +46,7 @@ Capture::~Capture() {
 
 // While nothing of the slot is kept, its record in the table is that of the moment, but for the scores.
 bool Capture::had_row(uint32_t slot) const {
-  if (places_[slot] != 0) return places_[slot] != kNobody;
+  if (places_[slot] != 0) return places_[slot] != kNothing;
   return record_ == 0 || get(touched_in(table_->records().at(slot))) != kFree;
 }
 
@@ -112,7 +112,7 @@ void Capture::keep_batch(const uint32_t* slots, int64_t n) {
     const uint32_t slot = mine[i];
     if (places_[slot] != 0) continue;
     if (!had_row(slot)) {
-      places_[slot] = kNobody;
+      places_[slot] = kNothing;
       continue;
     }
     uint8_t* to = kept(static_cast<uint32_t>(place));

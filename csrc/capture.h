@@ -61,7 +61,7 @@ class Capture {
   uint64_t block_rows_, block_bytes_;
   Pages place_pages_, touched_pages_, count_pages_;
   // By slot. Zeros, which take no memory, mean that the table has it still.
-  uint32_t* places_;   // 1 + where its id and row are kept, kNobody where it had no row
+  uint32_t* places_;   // 1 + where its id and row are kept, kNothing where it had no row
   uint32_t* touched_;  // 1 + when it was last seen
   uint32_t* counts_;   // how often, where touched_ is there
   std::atomic<uint64_t> passed_{0};  // slots below were read

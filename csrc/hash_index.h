@@ -12,13 +12,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
+#include "home.h"
 #include "rows.h"
 #include "thread_pool.h"
 
@@ -68,26 +68,38 @@ inline uint32_t match(const Bucket& bucket, uint8_t tag) {
 class HashIndex {
  public:
   // For at most `most` entries; takes memory as they come. Stripes have thousands of entries, and are at most 4096.
-  explicit HashIndex(uint64_t most) {
+  explicit HashIndex(uint64_t most, Home* home = nullptr) : home_(home) {
     int bits = 1;
     while (bits < 12 && (most >> 13) >> bits != 0) ++bits;
     shift_ = 64 - bits;
-    stripes_.resize(size_t{1} << bits);
+    count_ = size_t{1} << bits;
+    if (!home) own_.resize(count_, Stripe{nothing(), 1, 0});
+    stripes_ = home ? home->stripes(count_) : own_.data();
+    base_ = home ? home->buckets() : nullptr;
+  }
+  ~HashIndex() {
+    if (!home_) clear();
+  }
+  HashIndex(const HashIndex&) = delete;
+  HashIndex& operator=(HashIndex&& other) noexcept {  // of one in plain memory, made for as many entries
+    own_.swap(other.own_);
+    stripes_ = own_.data(), other.stripes_ = other.own_.data();
+    return *this;
   }
 
   size_t bytes() const {
     size_t buckets = 0;
-    for (const Stripe& stripe : stripes_) buckets += stripe.empty() ? 0 : stripe.count;
-    return buckets * sizeof(Bucket) + stripes_.size() * sizeof(Stripe);
+    for (size_t s = 0; s < count_; ++s) buckets += empty(stripes_[s]) ? 0 : stripes_[s].count;
+    return buckets * sizeof(Bucket) + count_ * sizeof(Stripe);
   }
 
   template <typename Keys>
   uint32_t find(int64_t id, const Keys& keys) const {
     const uint64_t hash = hash_id(id);
     const Stripe& stripe = stripes_[hash >> shift_];
-    uint32_t at = stripe.home(hash);
-    for (uint32_t step = 0; step < stripe.count; ++step, at = stripe.after(at)) {
-      const Bucket& bucket = stripe.buckets[at];
+    uint32_t at = first(stripe, hash);
+    for (uint32_t step = 0; step < stripe.count; ++step, at = after(stripe, at)) {
+      const Bucket& bucket = buckets(stripe)[at];
       for (uint32_t found = match(bucket, tag_of(hash)); found != 0; found &= found - 1) {
         const uint32_t slot = bucket.slots[__builtin_ctz(found)];
         if (keys(slot) == id) return slot;
@@ -122,7 +134,7 @@ class HashIndex {
       if (i < n) {
         const uint64_t hash = hash_id(ids[i]);
         const Stripe& stripe = stripes_[hash >> shift_];
-        homes[i % kRing] = &stripe.buckets[stripe.home(hash)];
+        homes[i % kRing] = &buckets(stripe)[first(stripe, hash)];
         tags[i % kRing] = tag_of(hash);
         __builtin_prefetch(homes[i % kRing]);
       }
@@ -134,16 +146,19 @@ class HashIndex {
   void insert(int64_t id, uint32_t slot, const Keys& keys) {
     const uint64_t hash = hash_id(id);
     Stripe& stripe = stripes_[hash >> shift_];
-    if (stripe.used >= stripe.limit()) grow(stripe, keys);
-    put(stripe, hash, slot);
+    if (stripe.used >= limit(stripe)) grow(stripe, keys);
+    keep(&stripe, sizeof stripe);
+    put(stripe, hash, slot, home_);
   }
 
   // Room for so many entries in an index without any, spread over the stripes by chance.
   void reserve(uint64_t entries) {
-    const double mean = static_cast<double>(entries) / static_cast<double>(stripes_.size());
+    const double mean = static_cast<double>(entries) / static_cast<double>(count_);
     const auto likely = static_cast<uint32_t>(mean + 4 * std::sqrt(mean));
-    ThreadPool::instance().run(static_cast<int64_t>(stripes_.size()), [&](int64_t s, int) {
-      if (stripes_[s].limit() < likely) stripes_[s] = sized(s, (likely + Stripe::kFull - 1) / Stripe::kFull);
+    ThreadPool::instance().run(static_cast<int64_t>(count_), [&](int64_t s, int) {
+      if (limit(stripes_[s]) >= likely) return;
+      drop(stripes_[s]);
+      stripes_[s] = sized(s, (likely + kFull - 1) / kFull);
     });
   }
 
@@ -151,7 +166,7 @@ class HashIndex {
   // stripes. The position of an id that was there before, or -1.
   template <typename Keys>
   int64_t append(const int64_t* ids, int64_t n, uint32_t first, const Keys& keys) {
-    const uint64_t stripes = stripes_.size(), threads = static_cast<uint64_t>(ThreadPool::instance().threads());
+    const uint64_t stripes = count_, threads = static_cast<uint64_t>(ThreadPool::instance().threads());
     std::atomic<int64_t> twice{-1};
     ThreadPool::instance().run(static_cast<int64_t>(threads), [&](int64_t task, int) {
       const uint64_t low = task * stripes / threads, high = (task + 1) * stripes / threads;
@@ -168,8 +183,10 @@ class HashIndex {
   void erase(int64_t id, uint32_t slot) {
     const uint64_t hash = hash_id(id);
     Stripe& stripe = stripes_[hash >> shift_];
-    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
-      Bucket& bucket = stripe.buckets[at];
+    keep(&stripe, sizeof stripe);
+    for (uint32_t at = first(stripe, hash);; at = after(stripe, at)) {
+      Bucket& bucket = buckets(stripe)[at];
+      keep(&bucket, sizeof bucket);
       for (uint32_t found = match(bucket, tag_of(hash)); found != 0; found &= found - 1)
         if (bucket.slots[__builtin_ctz(found)] == slot) {
           bucket.tags[__builtin_ctz(found)] = 0;
@@ -184,40 +201,47 @@ class HashIndex {
   void prefetch(int64_t id) const {
     const uint64_t hash = hash_id(id);
     const Stripe& stripe = stripes_[hash >> shift_];
-    __builtin_prefetch(&stripe.buckets[stripe.home(hash)]);
+    __builtin_prefetch(&buckets(stripe)[first(stripe, hash)]);
   }
 
   void clear() {
-    for (Stripe& stripe : stripes_) stripe = Stripe();
+    for (size_t s = 0; s < count_; ++s) {
+      drop(stripes_[s]);
+      stripes_[s] = {nothing(), 1, 0};
+    }
   }
 
  private:
   static inline Bucket nothing_ = {};  // of a stripe that has no memory yet; never written to
 
-  struct Free {
-    void operator()(Bucket* buckets) const {
-      if (buckets != &nothing_) delete[] buckets;
-    }
-  };
+  // Where a stripe without memory points to.
+  uint64_t nothing() const { return home_ ? 0 : reinterpret_cast<uint64_t>(&nothing_); }
+  Bucket* buckets(const Stripe& stripe) const { return reinterpret_cast<Bucket*>(base_ + stripe.at); }
+  bool empty(const Stripe& stripe) const { return stripe.at == nothing(); }
+  void drop(const Stripe& stripe) {
+    if (empty(stripe)) return;
+    if (home_) home_->give_buckets(stripe.at, stripe.count);
+    else delete[] buckets(stripe);
+  }
+  void keep(const void* bytes, size_t n) const {
+    if (home_) home_->keep(bytes, n);
+  }
 
-  struct Stripe {
-    std::unique_ptr<Bucket[], Free> buckets{&nothing_};
-    uint32_t count = 1, used = 0;
-
-    bool empty() const { return buckets.get() == &nothing_; }
-
-    uint32_t home(uint64_t hash) const { return static_cast<uint32_t>((hash & 0xFFFFFFFFull) * count >> 32); }
-    uint32_t after(uint32_t at) const { return at + 1 == count ? 0 : at + 1; }
-    static constexpr uint32_t kFull = 10;  // entries of a bucket, of 12: a load of 0.83
-    uint32_t limit() const { return empty() ? 0 : count * kFull; }
-  };
+  static uint32_t first(const Stripe& stripe, uint64_t hash) {
+    return static_cast<uint32_t>((hash & 0xFFFFFFFFull) * stripe.count >> 32);
+  }
+  static uint32_t after(const Stripe& stripe, uint32_t at) { return at + 1 == stripe.count ? 0 : at + 1; }
+  static constexpr uint32_t kFull = 10;  // entries of a bucket, of 12: a load of 0.83
+  uint32_t limit(const Stripe& stripe) const { return empty(stripe) ? 0 : stripe.count * kFull; }
 
   // Bits that neither the stripe (the top twelve) nor the home (the low half) depends on.
   static uint8_t tag_of(uint64_t hash) { return static_cast<uint8_t>(1 + ((hash >> 32 & 0xFFFF) * 255 >> 16)); }
 
-  static void put(Stripe& stripe, uint64_t hash, uint32_t slot) {
-    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
-      Bucket& bucket = stripe.buckets[at];
+  // Of a stripe that `kept` keeps, unless nobody needs it as it was.
+  void put(Stripe& stripe, uint64_t hash, uint32_t slot, Home* kept) const {
+    for (uint32_t at = first(stripe, hash);; at = after(stripe, at)) {
+      Bucket& bucket = buckets(stripe)[at];
+      if (kept) kept->keep(&bucket, sizeof bucket);
       if (const uint32_t free = match(bucket, 0)) {
         bucket.tags[__builtin_ctz(free)] = tag_of(hash);
         bucket.slots[__builtin_ctz(free)] = slot;
@@ -245,10 +269,10 @@ class HashIndex {
     for (int64_t at = 0; at < count; ++at) {
       if (at + kApart < count) {
         const Stripe& next = stripes_[hashes[at + kApart] >> shift_];
-        __builtin_prefetch(&next.buckets[next.home(hashes[at + kApart])], 1);
+        __builtin_prefetch(&buckets(next)[this->first(next, hashes[at + kApart])], 1);
       }
       Stripe& stripe = stripes_[hashes[at] >> shift_];
-      if (stripe.used >= stripe.limit()) grow(stripe, keys);
+      if (stripe.used >= limit(stripe)) grow(stripe, keys);
       if (!add(stripe, hashes[at], ids[mine[at]], first + mine[at], keys)) twice = mine[at];
     }
     return twice;
@@ -257,10 +281,10 @@ class HashIndex {
   // A search that ends in an insert, unless it finds the id: where nothing was erased, a bucket with room has not been
   // passed.
   template <typename Keys>
-  static bool add(Stripe& stripe, uint64_t hash, int64_t id, uint32_t slot, const Keys& keys) {
+  bool add(Stripe& stripe, uint64_t hash, int64_t id, uint32_t slot, const Keys& keys) const {
     const uint8_t tag = tag_of(hash);
-    for (uint32_t at = stripe.home(hash);; at = stripe.after(at)) {
-      Bucket& bucket = stripe.buckets[at];
+    for (uint32_t at = first(stripe, hash);; at = after(stripe, at)) {
+      Bucket& bucket = buckets(stripe)[at];
       for (uint32_t found = match(bucket, tag); found != 0; found &= found - 1)
         if (keys(bucket.slots[__builtin_ctz(found)]) == id) return false;
       if (const uint32_t free = match(bucket, 0)) {
@@ -275,33 +299,37 @@ class HashIndex {
 
   // The sizes of stripe s are 1.25^(k + f(s)), with f spread evenly over [0, 1) (by the golden ratio): while the
   // index grows by a quarter, each stripe grows once, one after another.
-  static Stripe sized(int64_t s, uint32_t least) {
+  Stripe sized(int64_t s, uint32_t least) const {
     const double turn = 0.6180339887498949 * static_cast<double>(s);
     double size = std::pow(1.25, turn - std::floor(turn));
     while (std::floor(size) < least) size *= 1.25;
-    Stripe made;
-    made.count = static_cast<uint32_t>(size);
-    made.buckets.reset(new Bucket[made.count]());
-    return made;
+    const auto count = static_cast<uint32_t>(size);
+    return {home_ ? home_->take_buckets(count) : reinterpret_cast<uint64_t>(new Bucket[count]()), count, 0};
   }
 
   template <typename Keys>
   void grow(Stripe& stripe, const Keys& keys) {
-    Stripe grown = sized(&stripe - stripes_.data(), stripe.empty() ? 1 : stripe.count + 1);
+    Stripe grown = sized(&stripe - stripes_, empty(stripe) ? 1 : stripe.count + 1);
     const auto each = [](const Bucket& bucket, const auto& visit) {
       for (uint32_t i = 0; i < Bucket::kEntries; ++i)
         if (bucket.tags[i] != 0) visit(bucket.slots[i]);
     };
     constexpr uint32_t kAhead = 2;
     for (uint32_t at = 0; at < stripe.count; ++at) {
-      if (at + kAhead < stripe.count) each(stripe.buckets[at + kAhead], [&](uint32_t slot) { keys.prefetch(slot); });
-      each(stripe.buckets[at], [&](uint32_t slot) { put(grown, hash_id(keys(slot)), slot); });
+      if (at + kAhead < stripe.count) each(buckets(stripe)[at + kAhead], [&](uint32_t slot) { keys.prefetch(slot); });
+      each(buckets(stripe)[at], [&](uint32_t slot) { put(grown, hash_id(keys(slot)), slot, nullptr); });
     }
-    stripe = std::move(grown);
+    keep(&stripe, sizeof stripe);
+    drop(stripe);
+    stripe = grown;
   }
 
+  Home* home_;
   int shift_;
-  std::vector<Stripe> stripes_;
+  size_t count_;
+  Stripe* stripes_;
+  uint8_t* base_;  // what `at` of a stripe counts from
+  std::vector<Stripe> own_;
 };
 
 }  // namespace hybridrec

@@ -38,14 +38,16 @@ Eviction eviction_kind(const std::string& name) {
   throw std::invalid_argument("eviction is none, lru, lfu or ttl, not " + name);
 }
 
-HashTable::HashTable(const RowSpec& spec, const Policy& policy)
-    : Table(spec, std::min(policy.capacity, kMostRows), false),
+HashTable::HashTable(const RowSpec& spec, const Policy& policy, std::unique_ptr<Home> from)
+    : Table(spec, std::min(policy.capacity, kMostRows), false, std::move(from)),
       policy_(checked(policy)),
-      stride_(policy.eviction == Eviction::Lfu ? kCounted : kUncounted),
+      stride_(home ? kStamped : counted() ? kCounted : kUncounted),
       lifetime_(policy.eviction == Eviction::Ttl ? int64_t{policy.ttl_steps} : int64_t{1} << 32),
       drawn_(static_cast<uint64_t>(std::nearbyint(policy.probability * 4294967296.0))),
-      index_(rows.most()) {
-  if (policy_.min_count > 1) sketch_ = std::make_unique<Sketch>(rows.most(), policy_.min_count);
+      index_(rows.most(), home.get()),
+      now_(home ? home->standing() : &standing_),
+      figures_(home ? home->figures() : &own_figures_) {
+  if (policy_.min_count > 1) sketch_ = std::make_unique<Sketch>(rows.most(), policy_.min_count, home.get());
 }
 
 void HashTable::touch(uint8_t* record, uint32_t now, uint32_t times) const {
@@ -68,14 +70,17 @@ void HashTable::touch_all(const IdSpan& span, uint32_t times) const {
       for (Capture* capture : captures) capture->prefetch_scores(span.slots[next]);
     if (span.slots[i] == kMissing) continue;
     uint8_t* record = records.at(span.slots[i]);
-    if (policy_.eviction == Eviction::Lfu || get(touched_in(record)) != now)
+    if (policy_.eviction == Eviction::Lfu || get(touched_in(record)) != now) {
       for (Capture* capture : captures) capture->keep_scores(span.slots[i], record);
+      if (home) home->keep_scores(span.slots[i], record);
+    }
     touch(record, now, times);
   }
 }
 
 int64_t HashTable::find(const IdSpan& span, bool train) {
-  const bool touching = train && captures.empty();
+  train = train && !(home && home->read_only());
+  const bool touching = train && captures.empty() && !(home && home->wants_scores());
   const Column records = this->records();
   const uint32_t now = clock();
   int64_t absent = 0;
@@ -90,8 +95,8 @@ int64_t HashTable::find(const IdSpan& span, bool train) {
   });
   if (train && !touching) touch_all(span, 1);
   if (train) {
-    hits_.fetch_add(span.count - absent, std::memory_order_relaxed);
-    misses_.fetch_add(absent, std::memory_order_relaxed);
+    figures_->hits.fetch_add(span.count - absent, std::memory_order_relaxed);
+    figures_->misses.fetch_add(absent, std::memory_order_relaxed);
   }
   return absent;
 }
@@ -106,20 +111,21 @@ void HashTable::reserve(uint64_t rows) {
   this->rows.grow(rows);
   while (slabs_.size() << kSlabBits < rows) {
     const uint64_t records = std::min(this->rows.most(), uint64_t{1} << kSlabBits);
-    pages_.emplace_back(records * stride_);
+    pages_.push_back(home ? Pages(home->slab(Home::kRecords, slabs_.size(), records * stride_), records * stride_)
+                          : Pages(records * stride_));
     slabs_.push_back(pages_.back().data());
   }
 }
 
 // A slot for an id, and the id's place in the index. Its record is for begin to write.
 uint32_t HashTable::take(int64_t id) {
-  const bool again = free_ != kMissing;
-  const auto slot = again ? free_ : static_cast<uint32_t>(given_);
+  const bool again = now_->free != kMissing;
+  const auto slot = again ? now_->free : static_cast<uint32_t>(now_->given);
   changing(&slot, 1);
   index_.insert(id, slot, Keys{records()});
-  if (again) free_ = static_cast<uint32_t>(id_of(slot));
-  given_ += !again;
-  ++size_;
+  if (again) now_->free = static_cast<uint32_t>(id_of(slot));
+  now_->given += !again;
+  ++now_->size;
   return slot;
 }
 
@@ -134,11 +140,11 @@ void HashTable::remove(uint32_t slot) {
   changing(&slot, 1);
   uint8_t* record = records().at(slot);
   index_.erase(id_in(record), slot);
-  set_id(record, free_);
+  set_id(record, now_->free);
   set(touched_in(record), kFree);
-  free_ = slot;
-  --size_;
-  ++removals_;
+  now_->free = slot;
+  --now_->size;
+  ++now_->removals;
 }
 
 int64_t HashTable::verify(const IdSpan& span) {
@@ -147,7 +153,7 @@ int64_t HashTable::verify(const IdSpan& span) {
   for (int64_t i = 0; i < span.count; ++i) {
     const uint32_t slot = span.slots[i];
     if (slot == kMissing) continue;
-    if (slot < given_) {
+    if (slot < now_->given) {
       uint8_t* record = records.at(slot);
       const uint32_t seen = get(touched_in(record));
       if (id_in(record) == span.ids[i] && seen != kFree && !expired(seen)) continue;
@@ -155,13 +161,13 @@ int64_t HashTable::verify(const IdSpan& span) {
     span.slots[i] = kMissing;
     ++dropped;
   }
-  dropped_.fetch_add(dropped, std::memory_order_relaxed);
+  figures_->dropped.fetch_add(dropped, std::memory_order_relaxed);
   return dropped;
 }
 
 std::vector<uint32_t> HashTable::live() const {
   std::vector<std::pair<int64_t, uint32_t>> found;
-  found.reserve(size_);
+  found.reserve(now_->size);
   each([&](uint32_t slot, uint8_t* record) {
     if (!expired(get(touched_in(record)))) found.emplace_back(id_in(record), slot);
   });
@@ -198,19 +204,19 @@ void HashTable::make_room(uint64_t rows) {
   reserve(rows);
   this->rows.touch();
   for (const Pages& pages : pages_) pages.touch();
-  if (given_ == 0) index_.reserve(rows);
+  if (now_->given == 0 && !home) index_.reserve(rows);
 }
 
 void HashTable::reserve_empty(uint64_t rows) {
-  clear();
   if (rows > this->rows.most()) throw std::length_error("more rows are to be restored than the capacity");
+  empty();
   reserve(rows);
   index_.reserve(rows);
 }
 
 int64_t HashTable::append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n) {
-  reserve(given_ + n);
-  const uint64_t first = given_;
+  reserve(now_->given + n);
+  const uint64_t first = now_->given;
   ThreadPool& pool = ThreadPool::instance();
   pool.run((n + kAppended - 1) / kAppended, [&](int64_t task, int) {
     for (int64_t i = task * kAppended; i < std::min(n, (task + 1) * kAppended); ++i) {
@@ -220,32 +226,56 @@ int64_t HashTable::append(const int64_t* ids, const int64_t* touched, const int6
     }
   });
   const int64_t twice = index_.append(ids, n, static_cast<uint32_t>(first), Keys{records()});
-  given_ += n;
-  size_ += n;
+  now_->given += n;
+  now_->size += n;
   if (twice >= 0) clear();
   return twice;
 }
 
-void HashTable::clear() {
-  if (given_ > 0) index_.clear();  // else it may have room that was made
+void HashTable::empty() {
+  if (home) home->emptying();
+  if (home || now_->given > 0) index_.clear();  // else it may have room that was made
   if (sketch_) sketch_->clear();
-  removals_ += size_;
-  size_ = given_ = 0;
-  free_ = kMissing;
+  now_->removals += now_->size;
+  now_->size = now_->given = 0;
+  now_->free = kMissing;
+}
+
+void HashTable::clear() {
+  empty();
+  whole();
+}
+
+void HashTable::whole() {
+  if (home) home->whole();
+}
+
+void HashTable::reopen(std::vector<int64_t> widths, std::vector<float> fills) {
+  rows.reopen(now_->given, std::move(widths), std::move(fills));
+  reserve(now_->given);
+}
+
+void HashTable::index_rows(const std::vector<std::pair<int64_t, uint32_t>>& rows) {
+  for (const auto& [id, slot] : rows) index_.insert(id, slot, Keys{records()});
+}
+
+void HashTable::unindex_rows(const std::vector<std::pair<int64_t, uint32_t>>& rows) {
+  for (const auto& [id, slot] : rows) index_.erase(id, slot);
 }
 
 Counters HashTable::counters() const {
-  return {hits_, misses_, inserted_, refused_, evicted_, expired_, dropped_};
+  const Figures& f = *figures_;
+  return {f.hits, f.misses, f.inserted, f.refused, f.evicted, f.expired, f.dropped};
 }
 
 Memory HashTable::memory() const {
   Memory memory{};
-  memory.keys = given_ * 8;
-  memory.scores = given_ * (stride_ - 8);
+  memory.keys = now_->given * 8;
+  memory.scores = now_->given * (stride_ - 8);
   memory.index = index_.bytes();
   memory.sketch = sketch_ ? sketch_->bytes() : 0;
   for (const Pages& pages : pages_) memory.slack += pages.bytes();
-  memory.slack -= given_ * stride_;
+  memory.slack -= now_->given * stride_;
   return memory;
 }
 

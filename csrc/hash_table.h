@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hash_index.h"
+#include "home.h"
 #include "records.h"
 #include "sketch.h"
 #include "table.h"
@@ -41,19 +42,20 @@ struct Memory {
 };
 
 // Under the shared lock: what is const here, find and verify. Under the lock held alone: the rest.
-class HashTable final : public Table {
+class HashTable : public Table {
  public:
-  HashTable(const RowSpec& spec, const Policy& policy);
+  HashTable(const RowSpec& spec, const Policy& policy, std::unique_ptr<Home> home = nullptr);
 
-  int64_t size() const override { return static_cast<int64_t>(size_); }  // expired rows count until they are removed
-  uint64_t slots() const override { return given_; }
+  int64_t size() const override { return static_cast<int64_t>(now_->size); }  // expired rows count until they are removed
+  uint64_t slots() const override { return now_->given; }
   Column records() const override { return {const_cast<uint8_t**>(slabs_.data()), stride_, kSlabBits}; }
+  bool counted() const override { return policy_.eviction == Eviction::Lfu; }
   const Policy& policy() const { return policy_; }
 
   // Training steps seen. A row touched at the present clock is pinned: it is not evicted. It moves under the lock alone.
-  uint32_t clock() const { return clock_.load(std::memory_order_relaxed); }
-  void advance() { clock_.fetch_add(1, std::memory_order_relaxed); }
-  void set_clock(uint32_t clock) { clock_.store(clock, std::memory_order_relaxed); }
+  uint32_t clock() const { return figures_->clock.load(std::memory_order_relaxed); }
+  void advance() { figures_->clock.fetch_add(1, std::memory_order_relaxed); }
+  void set_clock(uint32_t clock) { figures_->clock.store(clock, std::memory_order_relaxed); }
 
   // Fills span.slots, with kMissing for absent ids, and returns how many those are. Training lookups touch the rows
   // and count. Many threads at once may do this, each with a span of its own.
@@ -68,7 +70,7 @@ class HashTable final : public Table {
   Born put(const int64_t* ids, int64_t n, uint32_t* slots);
 
   // Rows that have gone so far, for whatever reason. While this stands still, slots found belong to their ids.
-  uint64_t removals() const { return removals_; }
+  uint64_t removals() const { return now_->removals; }
   // Slots that belong to their id no longer become kMissing, counted as dropped gradients; returns how many.
   int64_t verify(const IdSpan& span);
 
@@ -77,6 +79,7 @@ class HashTable final : public Table {
   void make_room(uint64_t rows);  // takes the memory for it before, which is most of the work; the table stays as it is
   void reserve_empty(uint64_t rows);
   int64_t append(const int64_t* ids, const int64_t* touched, const int64_t* counts, int64_t n);
+  void whole();  // all of it is there
 
   std::vector<uint32_t> live() const;  // slots in ascending order of id, without expired rows
   // Of live slots.
@@ -87,6 +90,10 @@ class HashTable final : public Table {
 
   void erase(const int64_t* ids, int64_t n);  // pinned or not; ids that are not there are passed over
   void clear();                               // rows and sketch; clock and counters stay
+  void reopen(std::vector<int64_t> widths, std::vector<float> fills);  // with the rows that it has at home
+  // The way from ids to slots alone, where records come from elsewhere.
+  void index_rows(const std::vector<std::pair<int64_t, uint32_t>>& rows);
+  void unindex_rows(const std::vector<std::pair<int64_t, uint32_t>>& rows);
 
   Counters counters() const;
   Memory memory() const;
@@ -110,6 +117,7 @@ class HashTable final : public Table {
   std::vector<uint32_t> lowest(uint64_t needed, const std::vector<uint32_t>& kept) const;
   void evict(const std::vector<uint32_t>& slots);
   void reserve(uint64_t rows);
+  void empty();
   uint32_t take(int64_t id);
   void begin(uint32_t slot, int64_t id, uint32_t times);
   void remove(uint32_t slot);
@@ -122,13 +130,12 @@ class HashTable final : public Table {
   const uint64_t drawn_;    // ids whose 32-bit draw is below are admitted
   HashIndex index_;
   std::unique_ptr<Sketch> sketch_;
+  Standing standing_;
+  Standing* const now_;
+  Figures own_figures_;
+  Figures* const figures_;
   std::vector<Pages> pages_;
   std::vector<uint8_t*> slabs_;
-  uint64_t size_ = 0, given_ = 0;  // rows there are; slots ever given away
-  uint64_t removals_ = 0;
-  uint32_t free_ = kMissing;  // the slot given back last, whose record names the one before
-  std::atomic<uint32_t> clock_{0};
-  std::atomic<int64_t> hits_{0}, misses_{0}, inserted_{0}, refused_{0}, evicted_{0}, expired_{0}, dropped_{0};
 };
 
 struct HashTable::Keys {
@@ -141,9 +148,9 @@ struct HashTable::Keys {
 template <typename Visit>
 void HashTable::each(Visit visit) const {
   const uint64_t slab = uint64_t{1} << kSlabBits;
-  for (uint64_t first = 0; first < given_; first += slab) {
+  for (uint64_t first = 0; first < now_->given; first += slab) {
     uint8_t* at = slabs_[first >> kSlabBits];
-    for (uint64_t slot = first; slot < std::min(given_, first + slab); ++slot, at += stride_)
+    for (uint64_t slot = first; slot < std::min(now_->given, first + slab); ++slot, at += stride_)
       if (record::get(record::touched_in(at)) != record::kFree) visit(static_cast<uint32_t>(slot), at);
   }
 }

@@ -204,6 +204,9 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
   for (int t = 0; t < static_cast<int>(tables_.size()); ++t)
     if (dynamic_cast<HashTable*>(tables_[t].get())) dynamic.push_back(t);
   std::vector<Born> born(dynamic.size());
+  std::vector<char> full(dynamic.size(), 0);
+  std::vector<Change> changes;
+  for (const int t : dynamic) changes.emplace_back(*tables_[t]);
   FirstFault first;
   ThreadPool::instance().run(static_cast<int64_t>(dynamic.size()), [&](int64_t i, int) {
     const int t = dynamic[i];
@@ -214,9 +217,14 @@ std::optional<LookupFault> TableSet::admit(const Block& block, uint32_t* slots,
       born[i] = table.admit(spans[t]);
     } catch (const std::length_error& error) {
       first.note({LookupFault::What::Capacity, t, 0, 0, error.what()});
+      full[i] = 1;
     }
   });
-  for (size_t i = 0; i < dynamic.size(); ++i) tables_[dynamic[i]]->fill(born[i]);
+  for (size_t i = 0; i < dynamic.size(); ++i) {
+    if (full[i]) continue;
+    tables_[dynamic[i]]->fill(born[i]);
+    changes[i].done();
+  }
   return first.found();
 }
 

@@ -53,7 +53,7 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const RowChoice& rows, A
   at.matrix[2] = at.matrix[1] + line(n * width_[1] * sizeof(float));
   at.bytes = at.matrix[2] + line(n * width_[2] * sizeof(float));
   std::unique_ptr<Arena::Block> block = arena.take(at.bytes);
-  uint8_t* base = block->data;
+  uint8_t* base = block->data();
 
   if (!offsets.empty()) std::memcpy(base + at.offsets, offsets.data(), offsets.size() * sizeof(int64_t));
   // The columns decoded last are still in the cache: copy them first. Gathered lists may spill into the next feature's

@@ -10,6 +10,7 @@ namespace hybridrec {
 namespace {
 
 constexpr uint64_t kOwnerSeed = 1;  // as hybridrec.embedding.share has it; the index of a table hashes with another
+constexpr uint64_t kServerSeed = 0x53455256;  // of server 0, as hybridrec.server.placement has it; the next have the next numbers
 constexpr uint64_t kScatter = 0x9E3779B97F4A7C15ull;
 
 // From ids to the numbers 0, 1, … in order of first appearance, in which they are written to `ids`. Open addressing, at
@@ -51,6 +52,16 @@ class Numbers {
 
 int64_t owner_of(int64_t id, int64_t count) {
   return static_cast<int64_t>(xxh64_int(static_cast<uint64_t>(id), kOwnerSeed) % static_cast<uint64_t>(count));
+}
+
+int64_t server_of(int64_t id, int64_t count) {
+  int64_t best = 0;
+  uint64_t most = xxh64_int(static_cast<uint64_t>(id), kServerSeed);
+  for (int64_t server = 1; server < count; ++server) {
+    const uint64_t drawn = xxh64_int(static_cast<uint64_t>(id), kServerSeed + server);
+    if (drawn > most) most = drawn, best = server;
+  }
+  return best;
 }
 
 Routed::Routed(const std::vector<Target>& targets, const std::vector<Asked>& asked, const int64_t* values, int world)
@@ -103,7 +114,7 @@ void Routed::deal(size_t target) {
   for (size_t u = 0; u < ids.unique.size(); ++u) {
     int64_t& id = ids.unique[u];
     uint32_t share = 0;
-    if (holders > 1 && table.rows < 0) share = static_cast<uint32_t>(owner_of(id, holders));
+    if (holders > 1 && table.rows < 0) share = static_cast<uint32_t>(table.served ? server_of(id, holders) : owner_of(id, holders));
     if (holders > 1 && table.rows >= 0) {
       const auto row = static_cast<uint32_t>(id);  // a table has less than 2^32 rows
       share = row % holders;

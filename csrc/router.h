@@ -15,6 +15,7 @@ struct Target {
   OutOfRange policy;
   std::vector<int> holders;  // ranks: the row of id i is with holder i % n, those of a dynamic table go by a hash
   bool every = false;        // each occurrence of an id travels, since the table counts them
+  bool served = false;       // the holders are servers, among which ids of a dynamic table go by `server_of`
 };
 
 // The ids of one feature: values [start, start + count) of the block.
@@ -25,6 +26,10 @@ struct Asked {
 
 // Which of `count` shares has the row of an id of a dynamic table.
 int64_t owner_of(int64_t id, int64_t count);
+
+// Which of `count` servers has the row of an id: the one that draws the largest hash for it, the first of equals. One more
+// server takes its part of the ids from the others, and no other id moves.
+int64_t server_of(int64_t id, int64_t count);
 
 // The distinct ids of a batch by target and rank.
 class Routed {

@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kWhole = 256 << 10;  // a table with fewer occurrences is one task
 constexpr int64_t kPart = 32 << 10;    // occurrences that a part of a larger one should have
 constexpr int64_t kChunk = 64 << 10;
+constexpr int64_t kKept = 256;  // rows that are kept and then updated while they are in the caches
 
 // Ids of one feature in one backward call, as occurrences.
 struct Part {
@@ -122,7 +123,20 @@ struct RowUpdate::Job {
     }
   }
 
+  // A table on disk keeps its rows before they change.
   void run(Table& home, const BySlot& rows, Scratch& scratch, Outcome& out) const {
+    if (pass != Pass::Update || !home.home) return run_rows(home, rows, scratch, out);
+    for (int64_t first = 0; first < rows.rows; first += kKept) {
+      BySlot part = rows;
+      part.slots += first, part.starts += first;
+      part.rows = std::min(kKept, rows.rows - first);
+      Outcome mine;
+      run_rows(home, part, scratch, mine);
+      out.add(mine);
+    }
+  }
+
+  void run_rows(Table& home, const BySlot& rows, Scratch& scratch, Outcome& out) const {
     if (pass == Pass::Update) home.changing(rows.slots, rows.rows);
     scratch.row.resize(std::max<size_t>(scratch.row.size(), 2 * update.spec.dim + 32));
     Update mine = update;
@@ -294,12 +308,27 @@ void RowUpdate::run_split(const std::vector<Job*>& jobs) {
   for (Job* job : jobs) job->outcome.measured.sort();
 }
 
+// One for each table that takes a step, with room for the rows that it may be about.
+std::vector<std::optional<Change>> RowUpdate::changes(const std::vector<Pending>& pending, const Steps& steps) const {
+  std::vector<std::optional<Change>> made(tables_.size());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (!steps[t] || !tables_[t]->home) continue;
+    int64_t ids = 0;
+    for (const Pending& call : pending)
+      for (size_t f = 0; f < call.set->features().size(); ++f)
+        if (call.set->features()[f].table == static_cast<int>(t)) ids += call.block.picks[f].count;
+    made[t].emplace(*tables_[t], std::min<uint64_t>(ids, tables_[t]->size()));
+  }
+  return made;
+}
+
 std::vector<std::unique_ptr<RowUpdate::Job>> RowUpdate::run(std::vector<Pending>& pending, const Steps& steps, Pass pass,
-                                                            const Wholes& wholes) {
+                                                            const Wholes& wholes, const Tags& tags) {
   const auto& tables = tables_;
   std::vector<std::unique_lock<std::shared_mutex>> alone;
   for (size_t t = 0; t < tables.size(); ++t)
     if (steps[t]) alone.emplace_back(tables[t]->lock());
+  auto changes = pass == Pass::Update ? this->changes(pending, steps) : std::vector<std::optional<Change>>(tables.size());
   for (Pending& call : pending)
     for (size_t f = 0; f < call.set->features().size(); ++f) {
       const int t = call.set->features()[f].table;
@@ -328,13 +357,15 @@ std::vector<std::unique_ptr<RowUpdate::Job>> RowUpdate::run(std::vector<Pending>
 
   for (size_t t = 0; t < tables.size(); ++t)
     if (auto* hash = dynamic_cast<HashTable*>(tables[t].get()); hash && steps[t] && pass == Pass::Update) hash->advance();
+  for (size_t t = 0; t < tables.size(); ++t)
+    if (changes[t]) changes[t]->done(tags.empty() ? std::nullopt : tags[t]);
   return jobs;
 }
 
 std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const Steps& steps, bool norm_only,
-                                         const Wholes& wholes) {
+                                         const Wholes& wholes, const Tags& tags) {
   std::lock_guard lock(mutex_);
-  const auto jobs = run(pending, steps, norm_only ? Pass::Norm : Pass::Update, wholes);
+  const auto jobs = run(pending, steps, norm_only ? Pass::Norm : Pass::Update, wholes, tags);
   std::vector<StepResult> results(jobs.size());
   for (size_t t = 0; t < jobs.size(); ++t)
     if (jobs[t]) results[t] = jobs[t]->outcome.result, results[t].squares = jobs[t]->outcome.norm.value();
@@ -343,7 +374,7 @@ std::vector<StepResult> RowUpdate::apply(std::vector<Pending>& pending, const St
 
 RowUpdate::Wholes RowUpdate::measure(std::vector<Pending>& pending, const Steps& steps, const std::vector<int64_t>& dims) {
   std::lock_guard lock(mutex_);
-  const auto jobs = run(pending, steps, Pass::Measure, {});
+  const auto jobs = run(pending, steps, Pass::Measure, {}, {});
   Wholes found(jobs.size());
   for (size_t t = 0; t < jobs.size(); ++t) {
     if (!jobs[t]) continue;

@@ -46,10 +46,12 @@ class RowUpdate {
 
   using Steps = std::vector<std::optional<RowStep>>;            // one per table; those without one are left alone
   using Wholes = std::vector<std::shared_ptr<WholeRows>>;      // one per table; null where all columns are here
+  using Tags = std::vector<std::optional<Tag>>;                // one per table, or none; a table on disk keeps it
 
   // norm_only: no row changes, only `squares` and `not_finite` count. Rows of which other columns are elsewhere take their
   // step by `wholes`.
-  std::vector<StepResult> apply(std::vector<Pending>& pending, const Steps& steps, bool norm_only, const Wholes& wholes);
+  std::vector<StepResult> apply(std::vector<Pending>& pending, const Steps& steps, bool norm_only, const Wholes& wholes,
+                                const Tags& tags = {});
   // What the columns here add up to in every row that has gradients; `dims` are the columns of whole tables.
   Wholes measure(std::vector<Pending>& pending, const Steps& steps, const std::vector<int64_t>& dims);
   // Whether every pending gradient of these tables is finite.
@@ -59,7 +61,9 @@ class RowUpdate {
   enum class Pass { Update, Norm, Measure };
   struct Outcome;
   struct Job;
-  std::vector<std::unique_ptr<Job>> run(std::vector<Pending>& pending, const Steps& steps, Pass pass, const Wholes& wholes);
+  std::vector<std::unique_ptr<Job>> run(std::vector<Pending>& pending, const Steps& steps, Pass pass, const Wholes& wholes,
+                                        const Tags& tags);
+  std::vector<std::optional<Change>> changes(const std::vector<Pending>& pending, const Steps& steps) const;
   std::unique_ptr<Job> job(int table, std::vector<Pending>& pending, const RowStep& step, Pass pass);
   void run_whole(Job& job, int worker);
   void run_split(const std::vector<Job*>& jobs);

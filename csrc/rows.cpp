@@ -40,12 +40,13 @@ Pages::Pages(size_t bytes) : bytes_(round_up(bytes, bytes >= kHuge ? kHuge : 409
 }
 
 Pages::~Pages() {
-  if (data_) munmap(data_, bytes_);
+  if (data_ && !lent_) munmap(data_, bytes_);
 }
 
 Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(lent_, other.lent_);
   return *this;
 }
 
@@ -70,7 +71,7 @@ Init init_kind(const std::string& name) {
   throw std::invalid_argument("an initial value is uniform, normal or constant, not " + name);
 }
 
-Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab) : spec_(spec), most_(most) {
+Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab, Home* home) : home_(home), spec_(spec), most_(most) {
   if (most > 0xFFFFFFFEull) throw std::length_error("a table in one memory has at most 2^32 - 2 rows");
   bits_ = 32;
   if (!one_slab)  // slabs of about one huge page of weights
@@ -82,7 +83,9 @@ Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab) : spec_(spec), mos
 
 void Rows::add_slabs(int column, int64_t stride, uint64_t count) {
   for (uint64_t slab = slabs_[column].size(); slab * slab_rows_ < count; ++slab) {
-    slabs_[column].push_back(std::make_shared<Pages>(slab_rows_ * stride));
+    const size_t bytes = slab_rows_ * stride;
+    slabs_[column].push_back(home_ ? std::make_shared<Pages>(home_->slab(column, slab, bytes), bytes)
+                                   : std::make_shared<Pages>(bytes));
     directory(column)[slab] = slabs_[column].back()->data();
   }
 }
@@ -106,6 +109,19 @@ void Rows::touch() const {
 }
 
 void Rows::attach(std::vector<int64_t> widths, std::vector<float> fills) {
+  if (home_) home_->attach(widths, fills, slabs_[0].size(), slab_rows_);
+  add_states(std::move(widths), std::move(fills));
+  for (int k = 0; k < states(); ++k)
+    if (fills_[k] != 0) fill_state(k, 0, size_);  // fresh pages are zeros
+  if (home_) home_->attached();
+}
+
+void Rows::reopen(uint64_t size, std::vector<int64_t> widths, std::vector<float> fills) {
+  add_states(std::move(widths), std::move(fills));
+  grow(size);
+}
+
+void Rows::add_states(std::vector<int64_t> widths, std::vector<float> fills) {
   directories_.resize(1);
   slabs_.resize(1);
   widths_ = std::move(widths);
@@ -114,7 +130,6 @@ void Rows::attach(std::vector<int64_t> widths, std::vector<float> fills) {
     directories_.emplace_back(8 * ((most_ >> bits_) + 1));
     slabs_.emplace_back();
     add_slabs(k + 1, 4 * widths_[k], size_);
-    if (fills_[k] != 0) fill_state(k, 0, size_);  // fresh pages are zeros
   }
 }
 

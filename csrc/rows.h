@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "home.h"
 #include "simd.h"
 
 namespace hybridrec {
@@ -19,8 +21,9 @@ class Pages {
  public:
   Pages() = default;
   explicit Pages(size_t bytes);
+  Pages(uint8_t* lent, size_t bytes) : data_(lent), bytes_(bytes), lent_(true) {}  // memory that is somebody else's
   ~Pages();
-  Pages(Pages&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr, other.bytes_ = 0; }
+  Pages(Pages&& other) noexcept { *this = std::move(other); }
   Pages& operator=(Pages&& other) noexcept;
 
   void touch() const;  // now; what is there stays
@@ -30,6 +33,7 @@ class Pages {
  private:
   uint8_t* data_ = nullptr;
   size_t bytes_ = 0;
+  bool lent_ = false;
 };
 
 enum class RowType { F32, F16, BF16 };
@@ -64,7 +68,7 @@ struct Column {
 // Rows [0, size()) with one column of weights and one column per optimizer state.
 class Rows {
  public:
-  Rows(const RowSpec& spec, uint64_t most, bool one_slab);
+  Rows(const RowSpec& spec, uint64_t most, bool one_slab, Home* home = nullptr);
 
   const RowSpec& spec() const { return spec_; }
   uint64_t size() const { return size_; }
@@ -75,6 +79,7 @@ class Rows {
   void touch() const;        // the memory of all of them
   // Optimizer state: widths[k] floats per row, each fills[k] in a row that has not been updated.
   void attach(std::vector<int64_t> widths, std::vector<float> fills);
+  void reopen(uint64_t size, std::vector<int64_t> widths, std::vector<float> fills);  // what is at home already
   int states() const { return static_cast<int>(widths_.size()); }
   int64_t width(int k) const { return widths_[k]; }
   float fill(int k) const { return fills_[k]; }
@@ -97,8 +102,10 @@ class Rows {
  private:
   uint8_t** directory(int column) const { return reinterpret_cast<uint8_t**>(directories_[column].data()); }
   void add_slabs(int column, int64_t stride, uint64_t count);
+  void add_states(std::vector<int64_t> widths, std::vector<float> fills);
   void fill_state(int k, uint64_t first, uint64_t last);
 
+  Home* home_;
   RowSpec spec_;
   uint64_t most_, size_ = 0;
   uint32_t bits_;

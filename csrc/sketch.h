@@ -18,9 +18,9 @@ namespace hybridrec {
 class Sketch {
  public:
   // Lines as wide as the table has rows, within [2^12, 2^24]; counters of one byte, or of two to count beyond 255.
-  Sketch(uint64_t rows, uint32_t most) : wide_(most > 0xFF) {
+  Sketch(uint64_t rows, uint32_t most, Home* home = nullptr) : wide_(most > 0xFF), home_(home) {
     while (width_ < rows && width_ < uint64_t{1} << 24) width_ *= 2;
-    cells_ = Pages(bytes());
+    cells_ = home ? Pages(home->sketch(bytes()), bytes()) : Pages(bytes());
   }
 
   uint32_t limit() const { return wide_ ? 0xFFFF : 0xFF; }
@@ -70,12 +70,14 @@ class Sketch {
   }
 
   void set(uint64_t cell, uint32_t value) {
+    if (home_) home_->keep(cells_.data() + (wide_ ? 2 * cell : cell) / 8 * 8, 8);
     if (wide_) reinterpret_cast<uint16_t*>(cells_.data())[cell] = static_cast<uint16_t>(value);
     else cells_.data()[cell] = static_cast<uint8_t>(value);
   }
 
   uint64_t width_ = uint64_t{1} << 12;
   bool wide_;
+  Home* home_;
   Pages cells_;
 };
 

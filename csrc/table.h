@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "capture.h"
+#include "home.h"
 #include "rows.h"
 
 namespace hybridrec {
@@ -27,28 +31,52 @@ struct Born {
 // caller takes it.
 class Table {
  public:
-  Table(const RowSpec& spec, uint64_t most, bool one_slab) : rows(spec, most, one_slab) {}
+  Table(const RowSpec& spec, uint64_t most, bool one_slab, std::unique_ptr<Home> home = nullptr)
+      : home(std::move(home)), rows(spec, most, one_slab, this->home.get()) {}
   Table(const Table&) = delete;
   virtual ~Table() = default;
   virtual int64_t size() const = 0;  // rows that hold an id
   virtual uint64_t slots() const { return rows.size(); }  // given to rows so far
   virtual Column records() const { return {nullptr, 0, 0}; }  // ids and scores by slot; a fixed table has none
+  virtual bool counted() const { return false; }               // whether scores have counts
   std::shared_mutex& lock() const { return lock_; }
 
   // Whoever changes rows or their records says so first.
   void changing(const uint32_t* slots, int64_t n) {
     for (Capture* capture : captures) capture->keep(slots, n);
+    if (home) home->keep_rows(slots, n);
   }
   void changing_all() {
     for (Capture* capture : captures) capture->keep_all();
   }
   void fill(const Born& born);  // with their initial values, before anyone reads them
 
+  const std::unique_ptr<Home> home;  // none: plain memory
   Rows rows;
   std::vector<Capture*> captures;  // that are not closed
 
  private:
   mutable std::shared_mutex lock_;
+};
+
+// What is done to a table between its making and `done`, under the lock held alone: all of it, or nothing. Of a table in
+// plain memory it says nothing.
+class Change {
+ public:
+  explicit Change(Table& table, uint64_t rows = 0) : home_(table.home.get()) {
+    if (home_) home_->begin(rows);
+  }
+  ~Change() {
+    if (home_) home_->abort();
+  }
+  Change(Change&& other) noexcept : home_(std::exchange(other.home_, nullptr)) {}
+  void done(const std::optional<Tag>& tag = {}) {
+    if (home_) home_->commit(tag);
+    home_ = nullptr;
+  }
+
+ private:
+  Home* home_;
 };
 
 enum class OutOfRange { Error, Hash, Zero };

@@ -128,7 +128,8 @@ HYBRIDREC_INLINE Vec stepped(const StepVectors& s, Vec rate, Vec w, Vec g, float
   }
   if constexpr (R == Rule::Adam) {
     const Vec m = load(first, lanes), v = load(second, lanes);
-    const Vec m1 = m.fma(g - m, s.rest1), v1 = v.fma(g * g - v, s.rest2);
+    const Vec away = (Vec::zero() - v).fma(g, g);  // g * g - v, which compilers round once here and twice there
+    const Vec m1 = m.fma(g - m, s.rest1), v1 = v.fma(away, s.rest2);
     store(m1, first, lanes);
     store(v1, second, lanes);
     w = w - s.lr * m1 / (v1.sqrt() + s.eps);

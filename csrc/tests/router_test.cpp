@@ -84,6 +84,26 @@ TEST("ids outside a table have no row, that of their hash, or are the first faul
   CHECK(error.failed() && error.fault().feature == 0 && error.fault().position == 1 && error.fault().value == -1);
 }
 
+TEST("one more server takes its part of the ids, and no other id moves") {
+  int64_t moved = 0;
+  for (int64_t id = -5000; id < 5000; ++id) {
+    const int64_t before = server_of(id, 4), after = server_of(id, 5);
+    CHECK(before == after || after == 4);
+    moved += before != after;
+  }
+  CHECK(moved > 1800 && moved < 2200);
+}
+
+TEST("ids of a served table go to the server that draws most for them") {
+  const std::vector<int64_t> values = {7, -3, 7, 1 << 20};
+  const Routed routed({{-1, OutOfRange::Error, {0, 1, 2}, false, true}}, {{0, 0, 4}}, values.data(), 3);
+  const Filled filled(routed, {{0, 0, 4}});
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto [line, sent] = filled.at(filled.positions[0][i]);
+    CHECK(sent == values[i] && static_cast<int64_t>(line) == server_of(values[i], 3));
+  }
+}
+
 TEST("a batch without ids has empty messages") {
   const Routed routed({{10, OutOfRange::Error, {0, 1}}}, {{0, 0, 0}}, nullptr, 2);
   CHECK((routed.counts() == std::vector<int64_t>{0, 0}));

@@ -27,7 +27,10 @@ class HashStore(NativeStore):
     def __init__(self, table: Table, seed: int = 0, share: Share = WHOLE) -> None:
         _native.set_threads(torch.get_num_threads())
         self.capacity = capacity_of(table, share)
-        super().__init__(table, seed, _fresh(table, seed, share, self.capacity), share)
+        super().__init__(table, seed, self._open(table, seed, share), share)
+
+    def _open(self, table: Table, seed: int, share: Share) -> _native.HashTable:
+        return _native.HashTable(row_spec(table, seed, share), *policy_of(table, share))
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -135,6 +138,7 @@ class HashStore(NativeStore):
         self.native.clock = held.clock
         if held.sketch is not None:
             self.native.set_sketch(held.sketch.numpy().tobytes())
+        self.native.whole()
 
     def _append(self, part: RowData, held: Capture) -> None:
         self.check(*part)
@@ -181,9 +185,14 @@ def capacity_of(table: Table, share: Share) -> int:
     return 1 if share.empty else -(-table.capacity // share.count)
 
 
-def _fresh(table: Table, seed: int, share: Share, capacity: int) -> _native.HashTable:
+def policy_of(table: Table, share: Share) -> tuple[int, str, int, float, int]:
+    """Capacity, eviction, steps to live, probability and minimum count, as native code wants them.
+
+    >>> policy_of(Table("user", dim=4, capacity=1000, admission=MinCount(3)), WHOLE)
+    (1000, 'lru', 0, 1.0, 3)
+    """
     kind = {LRU: "lru", LFU: "lfu", TTL: "ttl"}.get(type(table.eviction), "none")
     steps = table.eviction.steps if isinstance(table.eviction, TTL) else 0
     probability = table.admission.p if isinstance(table.admission, Probability) else 1.0
     count = table.admission.k if isinstance(table.admission, MinCount) else 0
-    return _native.HashTable(row_spec(table, seed, share), capacity, kind, steps, probability, count)
+    return capacity_of(table, share), kind, steps, probability, count

@@ -68,10 +68,11 @@ def _tables(count: int) -> str:
 
 def refuse_share(home: Home) -> None:
     """Raise for rows that are a part of a table: a `state_dict` has tables as a whole."""
-    if isinstance(home, Store) and not home.share.whole:
+    if isinstance(home, Store) and not (home.share.whole and home.here):
         raise RuntimeError(
-            f"table {home.table.name!r} lies on several ranks, and no rank has all of it for a state_dict; save and "
-            "load with hybridrec.train.checkpoint.Checkpoints, which a Trainer does by itself"
+            f"table {home.table.name!r} lies on {'several ranks' if home.here else 'servers'}, and no process has all "
+            "of it for a state_dict; save and load with hybridrec.train.checkpoint.Checkpoints, which a Trainer does "
+            "by itself"
         )
 
 

@@ -64,8 +64,11 @@ class Snapshot:
 class Capture(ABC):
     """What a store held at one moment, to be read once, in the order its rows lie in; `close` it when done.
 
-    Rows that have expired are among them as long as they take room. There are at most `most` rows.
+    Rows that have expired are among them as long as they take room. There are at most `most` rows. `sketch` has the
+    counts of ids that are not yet let in, of so many `sketches` one after another as the rows were in places.
     """
+
+    sketches = 1
 
     def __init__(self, clock: int, rule: RowRule | None, sketch: Tensor | None, most: int) -> None:
         self.clock = clock
@@ -116,6 +119,9 @@ class Store(ABC):
     A training step is: `prepare` the ids (finds, admits and pins their rows), `gather` them, `update` them with
     their summed gradients, `release` them. Reading is `prepare(ids)` and `gather`, or `lookup`.
     """
+
+    here = True  # whether rows are in memory of this machine
+    sketches = 1  # places that count for themselves whom they let in
 
     def __init__(self, table: Table, seed: int, share: Share = WHOLE) -> None:
         self.table = table
@@ -201,6 +207,10 @@ class Store(ABC):
     @abstractmethod
     def ids(self) -> Tensor:
         """The ids that have a row, int64 [n], ascending."""
+
+    def some_ids(self, count: int) -> Tensor:
+        """So many ids that have a row, or all, always the same ones of the same rows."""
+        return self.ids()[:count]
 
     @abstractmethod
     def read(self, ids: Tensor) -> RowData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +17,7 @@ from hybridrec.ops.pooled_lookup.reference import COMBINERS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 OUT_OF_RANGE = ("error", "hash", "zero")
-WHERE = ("device", "host")  # as plans have it
+WHERE = ("device", "host", "server")  # as plans have it
 MOST_ROWS = 2**32 - 2
 
 
@@ -41,7 +42,9 @@ class Table:
     lets it in, and a full table makes room by `eviction` (None: it refuses new ids). With `hashes` each id is spread
     over several rows of a fixed table. `combiner` pools the rows of a bag, for all features or by feature; "none"
     keeps them as a sequence. A table that is not `trainable` takes no gradient. `where` rows live: on the "device" of
-    the collection, as they do by default, or on the "host", in the memory of the machine that the device is in.
+    the collection, as they do by default, on the "host", in the memory of the machine that the device is in, or on a
+    "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
+    directory, and on the host.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
@@ -63,6 +66,7 @@ class Table:
     hashes: MultiHash | None = field(default=None, kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     where: str | None = field(default=None, kw_only=True)
+    path: str | os.PathLike[str] | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -106,11 +110,27 @@ class Table:
         if self.where is not None and self.where not in WHERE:
             valid = ", ".join(map(repr, WHERE))
             raise ValueError(f"{self._who}: where is {self.where!r}; valid are {valid}, and None for the device")
+        if self.path is not None:
+            self._check_path(self.path)
+
+    def _check_path(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+            raise TypeError(f"{self._who}: path is {path!r}; it must name a directory")
+        if not self.dynamic:
+            raise ValueError(f"{self._who} has fixed rows, which lie in memory; give capacity= with path=, or no path=")
+        if self.where == "device":
+            raise ValueError(f"{self._who} has a path, so it lives on the host; leave where= out")
+        keep(self, path=os.fspath(path), where="host")
 
     def _check_fixed(self) -> None:
         for option in ("eviction", "admission"):
             if getattr(self, option) not in (None, UNSET):
                 raise ValueError(f"{self._who} has fixed rows and no {option}; give capacity= in place of rows=")
+        if self.where == "server":
+            raise ValueError(
+                f"{self._who} has fixed rows, and servers hold dynamic tables; give capacity= in place of rows= or "
+                "hashes=, or another where="
+            )
         keep(self, eviction=None)
         if self.hashes is not None:
             if self.out_of_range is not None:
@@ -141,7 +161,7 @@ class Table:
     @property
     def on_host(self) -> bool:
         """Whether rows live in the memory of the host, wherever the others of the collection do."""
-        return self.where == "host"
+        return self.where in ("host", "server")
 
     @property
     def fixed_rows(self) -> int:
