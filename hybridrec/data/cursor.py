@@ -5,14 +5,27 @@ from __future__ import annotations
 import logging
 import mmap
 import multiprocessing.context
-from typing import Any
+import weakref
+from typing import Any, NamedTuple
+
+import torch
 
 from hybridrec.data.decode import Decoder
+from hybridrec.data.iteration import BatchIterator
+from hybridrec.data.loader import Loader
 from hybridrec.data.position import Position
 from hybridrec.data.shuffle import Shuffle
 
 WORKERS = 1024  # of a DataLoader, at most
 log = logging.getLogger("hybridrec.data")
+
+
+class Ahead(NamedTuple):
+    """An epoch that is read before it is iterated; `device` is who copies its batches from page-locked memory."""
+
+    position: Position
+    device: torch.device | None
+    batches: BatchIterator
 
 
 class Cursor:
@@ -24,6 +37,8 @@ class Cursor:
         self.chunk_rows: int | None = None
         self.shuffle: Shuffle | None = None
         self.decoder: Decoder | None = None  # kept over epochs with the memory of its batches
+        self.loader: weakref.ref[Loader] | None = None  # of the newest iterator
+        self.ahead: Ahead | None = None
         self.lost: dict[str, int] = {}
         self._shared = _Shared()
         self._spawned = 0  # how often this was sent to a new process
@@ -33,6 +48,19 @@ class Cursor:
         self.next, self.newest = position, None
         self._shared.begin(position.epoch)
         self._spawned = 0
+
+    def take_ahead(self, position: Position, device: torch.device | None) -> BatchIterator | None:
+        """The epoch that was read ahead, if it is this one; another is dropped."""
+        if self.ahead is not None and (self.ahead.position, self.ahead.device) == (position, device):
+            ahead, self.ahead = self.ahead, None
+            return ahead.batches
+        return self.drop_ahead()
+
+    def drop_ahead(self) -> None:
+        """Read nothing ahead."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead.batches.close()
 
     def epoch_of_worker(self, worker: int, workers: int) -> int:
         """The epoch that this DataLoader worker now begins.
@@ -46,7 +74,7 @@ class Cursor:
 
     def __getstate__(self) -> dict[str, Any]:
         sent = multiprocessing.context.get_spawning_popen() is not None
-        state = dict(self.__dict__, _shared=None, decoder=None, newest=None, _spawned=0)
+        state = dict(self.__dict__, _shared=None, decoder=None, newest=None, loader=None, ahead=None, _spawned=0)
         state["_number"] = self._spawned if sent else 0
         self._spawned += sent
         return state
@@ -84,6 +112,11 @@ class Progress:
 
     def step(self) -> None:
         self.position = self.position.advance()
+
+    def leave(self) -> None:
+        """The iterator was closed before its end: nobody knows which epoch comes next."""
+        if self.cursor.newest is self:
+            self.cursor.drop_ahead()
 
     def end(self, lost: dict[str, int]) -> None:
         self.cursor.lost.update(lost)

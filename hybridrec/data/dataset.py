@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hybridrec.data.cursor import Cursor, Progress
+from hybridrec.data.cursor import Ahead, Cursor, Progress
 from hybridrec.data.decode import Decoder
 from hybridrec.data.iteration import BatchIterator
 from hybridrec.data.join import Join
@@ -229,14 +231,43 @@ class Dataset(IterableDataset[Batch]):
         """The epoch that the next `iter()` runs."""
         self._cursor.begin(Position(epoch, (self._era(),)))
 
+    def pinned(self, device: torch.device) -> Iterator[Batch]:
+        """As `iter()`, with batches in page-locked memory, from which a GPU copies while the host goes on.
+
+        That memory is used again once a batch is let go: hold on to a batch until its copy has run.
+        """
+        return self._next_epoch(device)
+
+    def read_ahead(self) -> None:
+        """Begin the next epoch while the newest iterator still runs, for a loop that will want it.
+
+        Its threads start when those of this epoch have nothing left to decode, and both stay under the memory ceiling.
+        The next `iter()` goes on with it, if it is of that epoch. A stream is not read ahead.
+        """
+        cursor = self._cursor
+        before = None if cursor.loader is None else cursor.loader()
+        if before is None or cursor.next is None or cursor.ahead is not None or isinstance(self._rows, StreamRows):
+            return
+        assert cursor.decoder is not None, "an iterator runs"
+        made = self._run(cursor.next, cursor, Progress(cursor, cursor.next), cursor.decoder.device, before=before)
+        cursor.ahead = Ahead(cursor.next, cursor.decoder.device, made)
+
+    def drop_ahead(self) -> None:
+        """Give up what `read_ahead` began."""
+        self._cursor.drop_ahead()
+
     def __iter__(self) -> Iterator[Batch]:
+        return self._next_epoch(None)
+
+    def _next_epoch(self, device: torch.device | None) -> Iterator[Batch]:
         position = self._cursor.next or Position(0, (self._era(),))
         worker = get_worker_info()
         if worker is None:
-            progress = Progress(self._cursor, position)
-            made = self._run(position, self._cursor, progress)
+            made = self._cursor.take_ahead(position, device)
+            if made is None:
+                made = self._run(position, self._cursor, Progress(self._cursor, position), device)
             self._cursor.begin(Position(position.epoch + 1, (self._era(),)))
-            self._cursor.newest = progress
+            self._cursor.newest, self._cursor.loader = made.progress, weakref.ref(made.loader)
             return made
         if any(era.steps for era in position.eras):
             raise ValueError(
@@ -255,19 +286,30 @@ class Dataset(IterableDataset[Batch]):
         part = self._with(_rows=self._rows.for_worker(share), _shard=Shard(), _effort=effort)
         epoch = self._cursor.epoch_of_worker(worker.id, worker.num_workers)
         here = Position(epoch, (part._era(),))
-        return part._run(here, part._cursor, Progress(part._cursor, here), keep_step=False)
+        return part._run(here, part._cursor, Progress(part._cursor, here), device, keep_step=False)
 
-    def _run(self, position: Position, cursor: Cursor, progress: Progress, keep_step: bool = True) -> BatchIterator:
-        shard, rows = self._shard, self._rows
-        decoder = cursor.decoder = cursor.decoder or Decoder(self._schema, rows.steps)
-        reading = rows.reading(self._schema, self._effort, self._cursor.chunk_rows)
+    def _run(
+        self,
+        position: Position,
+        cursor: Cursor,
+        progress: Progress,
+        device: torch.device | None,
+        *,
+        keep_step: bool = True,
+        before: Loader | None = None,
+    ) -> BatchIterator:
+        shard, rows, decoder = self._shard, self._rows, cursor.decoder
+        effort = self._effort if device is None else self._effort.beside_a_gpu()
+        if decoder is None or decoder.device != device:
+            decoder = cursor.decoder = Decoder(self._schema, rows.steps, device)
+        reading = rows.reading(self._schema, effort, self._cursor.chunk_rows)
         shuffle = self._shuffle_of(reading)
         cursor.chunk_rows, cursor.shuffle = reading.chunk_rows, shuffle
         here, order = rows.walk(reading, shuffle, position, shard.rank)
         by_batch = shard.by == "batch"
         cuts = Cuts(self._batch_size, self._drop_last, shard.rank if by_batch else 0, shard.world if by_batch else 1)
-        plan = reading.plan(cuts, shuffle, self._effort, last_rows(here.spans))
-        loader = Loader(rows.source, decoder, order, plan, self._effort)
+        plan = reading.plan(cuts, shuffle, effort, last_rows(here.spans))
+        loader = Loader(rows.source, decoder, order, plan, effort, before)
         total = self._steps(here.rows) if keep_step and here.rows >= 0 else None
         left = None if total is None else max(0, total - position.eras[-1].steps)
         return BatchIterator(loader, decoder.empty, left, keep_step and shard.world > 1, progress)
@@ -299,12 +341,14 @@ class Dataset(IterableDataset[Batch]):
             )
         newest = self._cursor.newest
         position = newest.position if newest is not None else self._cursor.next or Position(0, (self._era(),))
-        reading = self._rows.reading(self._schema, self._effort, self._cursor.chunk_rows)
-        shuffle = self._shuffle_of(reading)
+        chunk_rows, shuffle = self._cursor.chunk_rows, self._cursor.shuffle
+        if chunk_rows is None:  # nothing was read yet
+            reading = self._rows.reading(self._schema, self._effort)
+            chunk_rows, shuffle = reading.chunk_rows, self._shuffle_of(reading)
         return {
             "version": VERSION,
             "fingerprint": self._rows.fingerprint(),
-            "chunk_rows": reading.chunk_rows,
+            "chunk_rows": chunk_rows,
             "shuffle": None if shuffle is None else dataclasses.asdict(shuffle),
             "position": position.to_json(),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from hybridrec import _native
 from hybridrec.data.arrow_types import is_list, is_text, without_dictionary
 from hybridrec.data.extra import carried, extra_type, without_nulls
 from hybridrec.data.hashing import SEED, hash_array
+from hybridrec.data.page_locked import page_locked
 from hybridrec.data.restore import Restore
 from hybridrec.data.schema import NULL_ID, Feature, Schema
 from hybridrec.remedy import SCHEMA_FILE, remedied
@@ -54,11 +56,11 @@ class Decoder:
 
     `steps` change a record batch before the schema applies (join, restore); `columns` is what they and the
     schema need from the files. A decoder is immutable and serves many threads; `cache()` is for one row group
-    at a time.
+    at a time. With `device`, batches lie in memory that this device copies from by itself.
     """
 
-    def __init__(self, schema: Schema, steps: Sequence[Step] = ()) -> None:
-        self.schema = schema
+    def __init__(self, schema: Schema, steps: Sequence[Step] = (), device: torch.device | None = None) -> None:
+        self.schema, self.device = schema, device
         self.steps = tuple(steps)
         self._ids = schema.of("id")
         self._dense = schema.of("dense", "label", "weight")
@@ -68,7 +70,7 @@ class Decoder:
         packed = [*self._ids, *self._dense, *(schema[name] for name in sorted(weighing))]
         self._packed = {feature.name: _converter(feature, schema) for feature in packed}
         self._untouched = bool(packed) and not any(feature.transforms or feature.cross for feature in packed)
-        self._arena = _native.Arena.create()
+        self._arena = _native.Arena.create(None if device is None else partial(page_locked, device))
         self._packer = _native.Packer(self._id_fields(), self._dense_fields())
         self._dense_names = tuple(_column_names(schema.of("dense")))
         self._label_names = tuple(_column_names(schema.of("label")))

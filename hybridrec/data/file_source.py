@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -143,6 +144,16 @@ class FileSource(ABC):
     @abstractmethod
     def _batches(self, group: Group, columns: list[str], reading: Reading) -> Iterator[pa.RecordBatch]:
         """Batches of any size that hold at least these columns of the file; structs are not yet flattened."""
+
+    @contextmanager
+    def _opened(self, group: Group) -> Iterator[pa.NativeFile]:
+        """The file of a group, which must have the size that it had when it was indexed."""
+        file, size = self._files[group.file], self._contents[group.file].size
+        with file.filesystem.open_input_file(file.path) as handle:
+            if handle.size() != size:
+                told = f"it had {size} bytes when indexed, now it has {handle.size()}"
+                raise BadFile(file.name, told, group.index)
+            yield handle
 
     def _merge(self, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         """The common type of a column in two files, or None when they disagree."""

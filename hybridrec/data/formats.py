@@ -161,13 +161,7 @@ class IpcSource(FileSource):
             with pa.ipc.open_stream(file.filesystem.open_input_stream(file.path), options=options(schema)) as reader:
                 yield from reader
             return
-        with file.filesystem.open_input_file(file.path) as handle:
-            if handle.size() != contents.size:
-                raise BadFile(
-                    file.name,
-                    f"it had {contents.size} bytes when indexed, now it has {handle.size()}",
-                    group.index,
-                )
+        with self._opened(group) as handle:
             schema = pa.ipc.open_file(handle).schema
             yield pa.ipc.open_file(handle, options=options(schema)).get_batch(group.index)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hybridrec.data.loader import Loader
 from hybridrec.types import Batch
+
+if TYPE_CHECKING:
+    from hybridrec.data.cursor import Progress
 
 
 class BatchIterator(Iterator[Batch]):
@@ -26,15 +29,15 @@ class BatchIterator(Iterator[Batch]):
         lockstep: bool,
         progress: Progress,
     ) -> None:
-        self._loader, self._empty, self._steps = loader, empty, steps
-        self._lockstep, self._progress = lockstep, progress
+        self.loader, self._empty, self._steps = loader, empty, steps
+        self._lockstep, self.progress = lockstep, progress
         self._over = False
         self._finalize = weakref.finalize(self, loader.close)
 
     def __next__(self) -> Batch:
         while self._steps != 0 and not self._over:
             try:
-                batch = self._loader.take() if self._finalize.alive else None
+                batch = self.loader.take() if self._finalize.alive else None
             except BaseException:
                 self.close()
                 raise
@@ -44,22 +47,20 @@ class BatchIterator(Iterator[Batch]):
                     break
                 batch = self._empty()
             self._steps = None if self._steps is None else self._steps - 1
-            self._progress.step()
+            self.progress.step()
             if len(batch) or self._lockstep:
                 return batch
         if not self._over:
-            self.close()
-            self._progress.end(self._loader.lost)
+            self._stop()
+            self.progress.end(self.loader.lost)
         raise StopIteration
 
     def close(self) -> None:
         """Stop the threads; the iterator is over, and the dataset stands where it is."""
+        if not self._over:
+            self._stop()
+            self.progress.leave()
+
+    def _stop(self) -> None:
         self._over = True
         self._finalize()
-
-
-class Progress(Protocol):
-    """Who wants to know how far an iterator has come."""
-
-    def step(self) -> None: ...
-    def end(self, lost: dict[str, int]) -> None: ...

@@ -10,11 +10,13 @@ from __future__ import annotations
 import atexit
 import heapq
 import os
+import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +29,7 @@ from hybridrec.data.source import BadFile, Group
 from hybridrec.types import Batch
 
 MEMORY = 640 << 20  # bytes that a loader may hold unless told otherwise
+NICE = 10  # of threads that decode for a GPU
 STREAM_PATIENCE = 1.0  # seconds that close() waits for a thread inside a user's iterator
 
 
@@ -54,6 +57,11 @@ class Effort:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: at least 1, a whole number")
+
+    def beside_a_gpu(self) -> Effort:
+        """The same, but all cores less two: the threads that start kernels and copies need one each."""
+        cores = os.cpu_count() or 1
+        return self if self.threads != cores else replace(self, threads=max(1, cores // 2, cores - 2))
 
 
 @dataclass(frozen=True)
@@ -91,15 +99,26 @@ class Places(Protocol):
 
 
 class Loader:
-    """Delivers the batches of one epoch, in order, from worker threads. `close()` may be called at any time."""
+    """Delivers the batches of one epoch, in order, from worker threads. `close()` may be called at any time.
+
+    With `before`, the loader of the epoch before, work begins once that one leaves threads idle, and both together stay
+    under the ceiling.
+    """
 
     def __init__(
-        self, source: Places, decoder: Decoder, walk: Iterable[tuple[Window, int]], plan: Plan, effort: Effort
+        self,
+        source: Places,
+        decoder: Decoder,
+        walk: Iterable[tuple[Window, int]],
+        plan: Plan,
+        effort: Effort,
+        before: Loader | None = None,
     ) -> None:
         self.lost: dict[str, int] = {}  # file -> rows, under on_bad_file="skip"
         self._source, self._decoder, self._plan, self._effort = source, decoder, plan, effort
         self._walk: Iterator[tuple[Window, int]] | None = iter(walk)
-        self._turn = threading.Condition()
+        lock = threading.RLock()
+        self._turn, self._made = threading.Condition(lock), threading.Condition(lock)  # for workers, for the consumer
         self._closed = False
         self._error: BaseException | None = None  # of the plan itself: raised after the batches planned before it
         self._crashed = False
@@ -121,12 +140,29 @@ class Loader:
         self._done: dict[int, Batch | BaseException] = {}
         self._streams: dict[int, _Stream] = {}
         self._ticket = 0
+        self._threads: list[threading.Thread] = []
+        self._before = before
+        self._after: Loader | None = None
         _live.add(self)
-        self._threads = [
-            threading.Thread(target=self._work, name=f"hybridrec-loader-{i}", daemon=True)
-            for i in range(effort.threads)
-        ]
+        if before is None:
+            self.begin()
+        else:
+            before._after = self
+
+    @property
+    def unbegun(self) -> bool:
+        """Whether its threads have not been started yet, and may be."""
+        return not self._threads and not self._closed
+
+    def begin(self) -> None:
+        """Start the threads, unless they are at work."""
         with self._turn:  # nobody begins, and holds the interpreter, before all have started
+            if not self.unbegun:
+                return
+            self._threads = [
+                threading.Thread(target=self._work, name=f"hybridrec-loader-{i}", daemon=True)
+                for i in range(self._effort.threads)
+            ]
             for thread in self._threads:
                 thread.start()
 
@@ -134,6 +170,14 @@ class Loader:
 
     def take(self) -> Batch | None:
         """The next batch, or None at the end of the epoch."""
+        self.begin()
+        try:
+            return self._take()
+        finally:
+            if (after := self._after) is not None:
+                after._wake()  # it may hold as much more
+
+    def _take(self) -> Batch | None:
         with self._turn:
             while True:
                 made = self._done.pop(self._taken, None)
@@ -142,14 +186,14 @@ class Loader:
                 if made is not None:
                     self._taken += 1
                     self._held -= _bytes(made)
-                    self._turn.notify_all()
+                    self._turn.notify()
                     return made
                 ended = self._walk is None and self._taken == self._cut
                 if self._error is not None and (ended or self._crashed):
                     raise self._error
                 if self._closed or ended:
                     return None
-                self._turn.wait()
+                self._made.wait()
 
     def close(self) -> None:
         """Stop the workers and wait for them; what was decoded ahead is dropped.
@@ -161,7 +205,7 @@ class Loader:
             return  # a forked child has none of the threads, and perhaps their lock
         with self._turn:
             self._closed = True
-            self._turn.notify_all()
+            self._wake_all()
         if threading.current_thread() in self._threads:
             return
         for thread in self._threads:
@@ -175,18 +219,35 @@ class Loader:
             self._packable.clear()
             self._undecoded.clear()
             self._open.clear()
+            self._held = 0
+        after, self._before, self._after = self._after, None, None
+        if after is not None:
+            after._wake()
         _live.discard(self)
 
+    def _wake(self) -> None:
+        with self._turn:
+            self._turn.notify()
+
+    def _wake_all(self) -> None:
+        self._turn.notify_all()
+        self._made.notify_all()
+
     # -- the workers' side --------------------------------------------------------------------------------------------
+    #
+    # Threads that wake up for nothing hold the interpreter while the model needs it. So whoever takes a job wakes one
+    # other if there is another job; who ends one looks for the next himself.
 
     def _work(self) -> None:
         try:
+            if self._decoder.device is not None:
+                _give_way()
             while (job := self._next_job()) is not None:
                 job()
         except BaseException as error:  # a defect of ours: the consumer must know, not wait
             with self._turn:
                 self._error, self._crashed = error, True
-                self._turn.notify_all()
+                self._wake_all()
 
     def _next_job(self) -> Callable[[], None] | None:
         with self._turn:
@@ -194,28 +255,47 @@ class Loader:
                 self._plan_ahead()
                 if self._closed:  # meanwhile: the plan lets go of the lock
                     break
-                if self._packable and self._may_pack(self._packable[0][0]):
+                if self._may_pack():
                     _, cut = heapq.heappop(self._packable)
+                    self._pass_on()
                     return lambda: self._pack(cut)
-                if self._ready and self._may_decode(self._ready[0][2]):
+                if self._may_decode():
                     piece = heapq.heappop(self._ready)[2]
                     self._streams[piece.span.group].busy = True
                     size = int(piece.span.rows * self._row_bytes)
                     self._held += size
+                    self._pass_on()
                     return lambda: self._decode(piece, size)
+                if self._walk is None and not self._ready:
+                    if (after := self._after) is not None and after.unbegun:
+                        return after.begin
+                    if not self._undecoded and not self._packable:
+                        self._turn.notify_all()  # all can go: close() has nobody to wait for
+                        return None
                 self._turn.wait()
         return None
 
-    def _may_pack(self, number: int) -> bool:
-        """Soon wanted; or else decoded just now, and packed best while it is in the cache."""
-        ahead = number - self._taken
+    def _pass_on(self) -> None:
+        """Wake another thread if there is another job."""
+        if self._may_pack() or self._may_decode():
+            self._turn.notify()
+
+    def _may_pack(self) -> bool:
+        """The next batch is soon wanted; or else decoded just now, and packed best while it is in the cache."""
+        if not self._packable:
+            return False
+        ahead = self._packable[0][0] - self._taken
         if ahead < self._effort.prefetch:
             return True
-        return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._held < self._effort.memory
+        return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._below_ceiling()
 
-    def _may_decode(self, piece: Piece) -> bool:
-        """Within the ceiling, or needed before anything else can leave."""
-        return piece.window.number <= self._head or self._held < self._effort.memory
+    def _may_decode(self) -> bool:
+        """The next piece is within the ceiling, or needed before anything else can leave."""
+        return bool(self._ready) and (self._ready[0][2].window.number <= self._head or self._below_ceiling())
+
+    def _below_ceiling(self) -> bool:
+        before = 0 if self._before is None else self._before._held
+        return before + self._held < self._effort.memory
 
     def _plan_ahead(self) -> None:
         """Take windows from the plan until the ceiling is planned for, or at least one batch is under way."""
@@ -235,10 +315,10 @@ class Loader:
                 if self._open_rows and not self._plan.cuts.drop_last and self._error is None:
                     self._close_cut()
                 self._let_go_of_open()
-                self._turn.notify_all()
+                self._made.notify_all()
                 return
             self._add_window(*step)
-            self._turn.notify_all()  # others may have gone to sleep for want of work
+            self._turn.notify()  # others may have gone to sleep for want of work
 
     def _next_window(self, walk: Iterator[tuple[Window, int]]) -> tuple[Window, int] | None:
         """The plan's next window. A stream may keep us waiting: finished batches must still get out meanwhile."""
@@ -344,7 +424,6 @@ class Loader:
             decoding.undecoded -= 1
             if decoding.undecoded == 0:
                 self._window_decoded(decoding)
-            self._turn.notify_all()
 
     def _window_decoded(self, decoding: Decoding) -> None:
         for cut in decoding.waiting:
@@ -394,7 +473,8 @@ class Loader:
                 self._held += _bytes(made)
             for decoding, _, _ in cut.parts:
                 self._release(decoding)
-            self._turn.notify_all()
+            if cut.number == self._taken:
+                self._made.notify_all()
 
     def _release(self, decoding: Decoding) -> None:
         """One batch fewer needs this window."""
@@ -414,6 +494,14 @@ class Loader:
             return f"{self._source.describe(pieces[chunk].span.group)}, row {pieces[chunk].chunk_start + row}"
 
         return self._decoder.pack([piece.data for piece in pieces if piece.data], cut.rows(), where)
+
+
+def _give_way() -> None:
+    """Let the thread that starts the kernels of a GPU go first, and the one that feeds it: they are late at once."""
+    if sys.platform == "linux":  # where threads have priorities of their own
+        this = os.PRIO_PROCESS, threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(*this, max(NICE, os.getpriority(*this)))
 
 
 def _bytes(batch: Batch) -> int:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from hybridrec.data.file_source import INDEX_THREADS, Contents, FileSource, Reading
 from hybridrec.data.files import File
-from hybridrec.data.source import BadFile, Group, layout
+from hybridrec.data.source import Group, layout
 from hybridrec.data.where import filter_columns
 
 FOOTER_BUDGET = 64 << 20  # bytes of footers that stay in memory; the others are read again with their groups
@@ -94,13 +94,7 @@ class ParquetSource(FileSource):
 
     def _batches(self, group: Group, columns: list[str], reading: Reading) -> Iterator[pa.RecordBatch]:
         file, contents = self._files[group.file], self._contents[group.file]
-        with file.filesystem.open_input_file(file.path) as handle:
-            if handle.size() != contents.size:
-                raise BadFile(
-                    file.name,
-                    f"it had {contents.size} bytes when indexed, now it has {handle.size()}",
-                    group.index,
-                )
+        with self._opened(group) as handle:
             footer = contents.footer or pq.read_metadata(handle)
             encoded = _dictionary_paths(footer, group.index, set(columns)) if reading.dictionaries else []
             parquet = pq.ParquetFile(

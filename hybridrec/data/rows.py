@@ -111,11 +111,11 @@ class Reading:
     lane_bytes: int  # what an open group takes: a page and a read buffer of each column
 
     def plan(self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]) -> Plan:
-        """Plan ahead a row group for each thread, or two windows beside the one being packed."""
+        """Plan ahead a row group for each thread; of windows, two beside the one being packed, or what memory holds."""
         if shuffle is None:
             ahead = effort.threads * self.group_rows + effort.prefetch * cuts.batch_size
         else:
-            ahead = 2 * (shuffle.rows or 0) + cuts.batch_size
+            ahead = max(2 * (shuffle.rows or 0) + cuts.batch_size, int(effort.memory / self.row_bytes))
         return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, ahead)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, distributed, nn
 from hybridrec.embedding import multi_hash, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.devices import device_of, refuse_on_gpu
+from hybridrec.embedding.disk_store import DiskStore
 from hybridrec.embedding.embeddings import Embeddings, UnknownName
 from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.hash_store import HashStore
@@ -109,6 +110,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
 
             return DeviceStore(table, self.seed, self.device, share)
+        if table.path is not None and not share.empty:
+            return DiskStore(table, self.seed, share)
         return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
 
     def expect_rows(self, shares: Mapping[str, Share]) -> None:
@@ -181,11 +184,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
             fetch(block)
 
     def prepare(self, ids: IdBlock | Batch, weight: float | None = None) -> None:
-        """On several ranks: send the ids of a block ahead of its lookup, which must come."""
-        self._lookup.prepare(self._inner.kept(self._block(ids)), weight)
+        """On several ranks, or with servers: send the ids of a block ahead of its lookup, which must come."""
+        self._lookup.prepare(self._inner.kept(self._block(ids)), weight, self.training)
 
     def forget(self) -> None:
-        """On several ranks: what was prepared, and not looked up yet, will not be."""
+        """On several ranks, or with servers: what was prepared, and not looked up yet, will not be."""
         self._inner.forget()
         self._lookup.forget()
 

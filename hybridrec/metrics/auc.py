@@ -26,8 +26,8 @@ class AUC(ClassHistogram):
     shape = (BINS, 2)
 
     def value(self) -> float:
-        return roc_area(*self.classes())
+        return roc_area(*self.totals.unbind(1))
 
     def error(self) -> float:
         """The most by which `compute` can differ from the exact AUC of the same float32 scores."""
-        return roc_error(*self.classes())
+        return roc_error(*self.totals.unbind(1))

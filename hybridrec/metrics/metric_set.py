@@ -37,6 +37,10 @@ class MetricSet:
         self.group_columns = tuple(dict.fromkeys(p.column for p in patterns if p.column is not None))
         _check_names(self.labels, [pattern.name for pattern in patterns])
 
+    def like(self) -> MetricSet:
+        """The same metrics of the same labels, and nothing counted."""
+        return MetricSet(self.labels, next(iter(self._by_label.values())))
+
     def update(
         self,
         scores: Tensor,

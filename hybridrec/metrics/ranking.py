@@ -1,6 +1,7 @@
 """Areas under the curves of a ranking, of the weights of both classes at each score, and how far bins can move them.
 
-All take float64 [k] `negatives` and `positives`: the weights at k scores, lowest score first, none of both zero.
+All take float64 [k] `negatives` and `positives`: the weights at k scores, lowest score first. Precisions want no score
+without a weight; areas of ROC do not mind it, and are computed where the weights are.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ def roc_area(negatives: Tensor, positives: Tensor) -> float:
     >>> roc_area(torch.tensor([1.0, 1.0]).double(), torch.tensor([0.0, 2.0]).double())
     0.75
     """
-    below = negatives.cumsum(0) - negatives / 2
-    pairs = float(negatives.sum() * positives.sum())
-    return float(positives @ below) / pairs if pairs > 0 else math.nan
+    return _share_of_pairs(negatives, positives, negatives.cumsum(0) - negatives / 2)
 
 
 def roc_error(negatives: Tensor, positives: Tensor) -> float:
@@ -28,8 +27,7 @@ def roc_error(negatives: Tensor, positives: Tensor) -> float:
     >>> roc_error(torch.tensor([1.0, 1.0]).double(), torch.tensor([0.0, 2.0]).double())
     0.25
     """
-    pairs = float(negatives.sum() * positives.sum())
-    return float(positives @ negatives) / 2 / pairs if pairs > 0 else math.nan
+    return _share_of_pairs(negatives, positives, negatives / 2)
 
 
 def average_precision(negatives: Tensor, positives: Tensor) -> float:
@@ -61,6 +59,12 @@ def average_precision_error(negatives: Tensor, positives: Tensor) -> float:
     actual = average_precision(negatives, positives)
     ends = [float(torch.nan_to_num(end).sum()) / total for end in (best, worst)]
     return max(ends[0] - actual, actual - ends[1])
+
+
+def _share_of_pairs(negatives: Tensor, positives: Tensor, lost: Tensor) -> float:
+    """Pairs of a positive with `lost` negatives each, as a share of all; one transfer from a device."""
+    found, no, yes = torch.stack([positives @ lost, negatives.sum(), positives.sum()]).tolist()
+    return found / (no * yes) if no * yes > 0 else math.nan
 
 
 def _from_top(weights: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ class DLRMNet(nn.Module):
         self.norm = RunningNorm(dense)
         self.bottom = MLP(dense, (*bottom, dim), dropout=dropout) if dense else None
         vectors = fields + (self.bottom is not None)
-        width = vectors * (vectors - 1) // 2 + dim * (self.bottom is not None)
-        self.top = MLP(width, top, out=outputs, dropout=dropout)
+        self.width = vectors * (vectors - 1) // 2 + dim * (self.bottom is not None)
+        self.top = MLP(self.width, top, out=outputs, dropout=dropout)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
         return self.above(vectors, self.below(dense))
@@ -40,7 +40,8 @@ class DLRMNet(nn.Module):
 
     def above(self, vectors: Tensor, below: Tensor | None) -> Tensor:
         """The rest of it."""
-        return self.top(*pairs_beside(below, vectors, self.dim))
+        parts = pairs_beside(below, vectors, self.dim)
+        return self.top(*parts, zeros=sum(part.shape[1] for part in parts) - self.width)
 
 
 class DLRM(Model):

@@ -39,6 +39,10 @@ class Ahead:
         waiting.append((block, flight))
         return flight
 
+    def waiting(self, lookup: RankLookup) -> int:
+        """How many blocks were sent that are still to be looked up."""
+        return len(self._ids.get(lookup, ()))
+
     def keep(self, lookup: RankLookup, block: IdBlock, flight: Any) -> None:
         """A flight whose vectors are on their way already, until its lookup takes it."""
         done: Future[Any] = Future()

@@ -38,7 +38,7 @@ class Holdings:
         self.dynamic = any(isinstance(table, _native.HashTable) for table in group.natives)
         self.growing = sorted({s.table for s in routes.features if group.stores[s.table].table.dynamic})
         both = (*self.rows, *self.copied)
-        self.padding = {unit: padding for unit in both if (padding := _padding(routes, unit)) is not None}
+        self.padding = {unit: padding for unit in both if (padding := routes.padding(unit)) is not None}
         self.row_layout = _spans(len(self.rows))
         self.all_row_layout = _spans(len(self.rows) * routes.world)
         self.copied_layout = _spans(len(self.copied))
@@ -59,12 +59,6 @@ class Holdings:
 def _spans(units: int) -> Any:
     """Units of rows whose ids lie anywhere: each has its beginning and its end among the starts."""
     return _native.BlockLayout(list(range(0, 2 * units, 2)), [1] * units, [-1] * units)
-
-
-def _padding(routes: Routes, unit: Unit) -> int | None:
-    """The id of a unit whose row takes no gradient."""
-    found = {routes.features[number].padding for number in unit.features}
-    return found.pop() if len(found) == 1 else None
 
 
 class Asked:
@@ -124,12 +118,12 @@ class Answers:
 
     # -- looking up -----------------------------------------------------------------------------------------
 
-    def look_up(self, vectors: Tensor, train: bool) -> Any:
-        """Write the vectors float32 [sum of floats]; returns a fault, of which all ranks get the mark, or None."""
+    def look_up(self, vectors: Sequence[Tensor], train: bool) -> Any:
+        """Write the vectors for each rank, float32 [floats]; returns a fault, of which all get the mark, or None."""
         of = self.of
         self.removals = torch.zeros(len(of.group.natives) if of.dynamic else 0, dtype=torch.int64)
         self.slots = torch.empty(len(self.words), dtype=torch.int32)
-        firsts = (vectors.data_ptr() + 4 * np.cumsum([0, *self.floats[:-1]])).tolist()
+        firsts = [part.data_ptr() for part in vectors]
         fault = self._rows(firsts, train)
         for asked, first in zip(self.asked, firsts, strict=True):
             asked.winners = [torch.empty(asked.batch, width, dtype=torch.int32) for width in of.maxima]
@@ -137,10 +131,9 @@ class Answers:
                 fault = self._bags(asked, first + 4 * asked.row_floats, train)
             if of.copied and asked.own and fault is None:
                 fault = self._copied(asked, first + 4 * (asked.row_floats + asked.bag_floats + of.mark_width), train)
-        ends = np.cumsum(self.floats)
-        for asked, end, size in zip(self.asked, ends.tolist(), self.floats, strict=True):
-            at = end - size + asked.row_floats + asked.bag_floats
-            vectors[at : at + of.mark_width] = float(fault is not None)
+        for asked, part in zip(self.asked, vectors, strict=True):
+            at = asked.row_floats + asked.bag_floats
+            part[at : at + of.mark_width] = float(fault is not None)
         return fault
 
     def _rows(self, firsts: list[int], train: bool) -> Any:
@@ -185,13 +178,12 @@ class Answers:
 
     # -- gradients ------------------------------------------------------------------------------------------
 
-    def queue(self, gradients: Tensor, tables: set[str]) -> None:
-        """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
+    def queue(self, gradients: Sequence[Tensor], tables: set[str]) -> None:
+        """Keep the gradients of each rank, float32 [gradient_floats], until the step of these tables."""
         of = self.of
         removals = self.removals.tolist() if of.dynamic else [0] * len(of.group.natives)
-        firsts = (gradients.data_ptr() + 4 * np.cumsum([0, *self.gradient_floats[:-1]])).tolist()
-        for asked, first in zip(self.asked, firsts, strict=True):
-            held = (gradients, self.words, self.slots, asked.winners)
+        for asked, part in zip(self.asked, gradients, strict=True):
+            held, first = (part, self.words, self.slots, asked.winners), part.data_ptr()
             self._untrained(of.rows, asked.row_spans)
             to = (first + 4 * asked.row_starts).tolist()
             of.group.queue(self._pending(of.row_set, of.row_layout, asked.row_spans, to, removals), held, tables)
@@ -205,11 +197,10 @@ class Answers:
                 work = self._pending(of.copied_set, of.copied_layout, asked.copied_spans, to, removals)
                 of.group.queue(work, held, tables)
 
-    def largest(self, gradients: Tensor) -> float:
+    def largest(self, gradients: Sequence[Tensor]) -> float:
         """The largest of what ranks have put into their marks."""
-        firsts = np.cumsum([0, *self.gradient_floats[:-1]])
-        marks = [first + asked.row_floats + asked.bag_floats for first, asked in zip(firsts, self.asked, strict=True)]
-        return float(gradients[marks].max())
+        marks = [asked.row_floats + asked.bag_floats for asked in self.asked]
+        return max(float(part[mark]) for part, mark in zip(gradients, marks, strict=True))
 
     def _pending(self, tables: Any, layout: Any, starts: list[int], grads: list[int], removals: list[int]) -> Any:
         words, slots = self.words.data_ptr(), self.slots.data_ptr()

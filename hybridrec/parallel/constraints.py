@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hybridrec.parallel.plan import SCHEMES, WHERE
+from hybridrec.parallel.plan import SCHEMES
+
+WHERE = ("device", "host")  # that can be planned; tables on servers say so themselves
 
 
 @dataclass(frozen=True)

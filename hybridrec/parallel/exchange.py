@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
@@ -15,6 +15,8 @@ from hybridrec import _native
 from hybridrec.parallel.ahead import Ahead
 from hybridrec.parallel.host_memory import CHANNELS, host_memory
 from hybridrec.parallel.ranks import Ranks
+
+Parts = tuple[int, Tensor] | None  # a rank, and the part of it
 
 
 @dataclass
@@ -38,11 +40,23 @@ class Traffic:
         self.calls, self.bytes, self.taken, self.blocked = {}, {}, 0.0, 0.0
 
 
-class Arriving:
-    """A message that is on its way."""
+class Outgoing(NamedTuple):
+    """Room for a message of float32 numbers, with a part for each rank to be written."""
 
-    def __init__(self, work: Any, received: Tensor, sent: Tensor, traffic: Traffic) -> None:
+    parts: list[Tensor]
+    message: Tensor  # what is sent of them
+    to: list[int]
+    received: Tensor | None  # where this rank's own part lies, if it is no part of the message
+
+
+class Arriving:
+    """A message that is on its way. `own` is what this rank has sent to itself, if it stays where it was."""
+
+    def __init__(
+        self, work: Any, received: Tensor, sent: Tensor, traffic: Traffic, of: Sequence[int], own: Parts = None
+    ) -> None:
         self._work, self._received, self._sent, self._traffic = work, received, sent, traffic
+        self._of, self._own = list(of), own
         self._began = time.perf_counter()
 
     def wait(self) -> Tensor:
@@ -55,6 +69,14 @@ class Arriving:
             self._traffic.taken += now - self._began
             self._work = self._sent = None
         return self._received
+
+    def parts(self) -> list[Tensor]:
+        """The same, rank by rank."""
+        parts = list(self.wait().split(self._of))
+        if self._own is not None:
+            rank, part = self._own
+            parts[rank] = part
+        return parts
 
 
 class Exchange:
@@ -94,19 +116,54 @@ class Exchange:
         """The same for vectors, for gradients, or for sums."""
         return self._send("vectors", kind, message, to, of)
 
-    def _send(self, group: str, kind: str, message: Tensor, to: Sequence[int], of: Sequence[int]) -> Arriving:
+    def outgoing(self, to: Sequence[int], of: Sequence[int]) -> Outgoing:
+        """Room for vectors, to be filled and sent by `posted`. Through shared memory, nobody copies this rank's own."""
+        if self._memory is None:
+            message = self._recycled(4 * sum(to), torch.float32)
+            return Outgoing(list(message.split(list(to))), message, list(to), None)
+        received, others = self._recycled(4 * sum(of), torch.float32), list(to)
+        others[self.rank] = 0
+        message = self._recycled(4 * sum(others), torch.float32)
+        parts = list(message.split(others))
+        parts[self.rank] = received.split(list(of))[self.rank]
+        return Outgoing(parts, message, others, received)
+
+    def posted(self, outgoing: Outgoing, of: Sequence[int]) -> Arriving:
+        """Send vectors that lie there."""
+        return self._send("vectors", "vectors", outgoing.message, outgoing.to, of, outgoing.received)
+
+    def gradients(self, message: Tensor, to: Sequence[int], of: Sequence[int]) -> Arriving:
+        """The same for gradients, which are asked for by `parts`: through shared memory, nobody copies this rank's."""
+        if self._memory is None:
+            return self.vectors(message, to, of, "gradients")
+        received, own = self._recycled(sum(of) * message.element_size(), message.dtype), message.split(list(to))
+        return self._send("vectors", "gradients", message, to, of, received, (self.rank, own[self.rank]))
+
+    def _send(
+        self,
+        group: str,
+        kind: str,
+        message: Tensor,
+        to: Sequence[int],
+        of: Sequence[int],
+        received: Tensor | None = None,
+        own: Parts = None,
+    ) -> Arriving:
+        """Where `received` is given, what this rank sends to itself stays where it is."""
         line = prod(message.shape[1:]) * message.element_size()  # bytes
         self.traffic.count(kind, (sum(to) - to[self.rank]) * line)
         if self.world == 1:
-            return Arriving(None, message, message, self.traffic)
-        received = self._recycled(sum(of) * line, message.dtype).view(sum(of), *message.shape[1:])
+            return Arriving(None, message, message, self.traffic, of)
+        to_itself = received is None
+        if received is None:
+            received = self._recycled(sum(of) * line, message.dtype).view(sum(of), *message.shape[1:])
         if self._memory is not None:
-            work = self._memory.send(group, message, to, received, of)
+            work = self._memory.send(group, message, to, received, of, to_itself)
         else:
             work = distributed.all_to_all_single(
                 received, message, list(of), list(to), group=self._groups[group], async_op=True
             )
-        return Arriving(work, received, message, self.traffic)
+        return Arriving(work, received, message, self.traffic, of, own)
 
     def _recycled(self, size: int, dtype: torch.dtype) -> Tensor:
         """So many bytes, in memory that comes back when they go: touching fresh memory costs more than filling it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
@@ -13,13 +13,15 @@ from torch import Tensor, distributed, nn
 from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.fused_modules import FusedModule
-from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.schemes import Piece, scheme_of
+
+if TYPE_CHECKING:
+    from hybridrec.server.placing import ServedTables
 
 CHUNK = 65_536  # rows that rank 0 tells the others at a time
 
@@ -34,6 +36,7 @@ class Home(Protocol):
     path: str
     names: dict[str, str]  # of tables as a plan has them, to those of the group
     device: torch.device  # where rows are
+    seed: int
 
     def table(self, name: str) -> Table:
         """The table of this name in the group."""
@@ -65,6 +68,7 @@ class CollectionHome:
 
     def __init__(self, path: str, collection: EmbeddingCollection) -> None:
         self.path, self._collection, self.device = path, collection, collection.device
+        self.seed = collection.seed
         self.names = {name: name for name in collection.tables}
 
     def table(self, name: str) -> Table:
@@ -90,12 +94,16 @@ class CollectionHome:
 class FusedHome:
     """The tables of modules that were fused together."""
 
-    def __init__(self, path: str, group: TableGroup, modules: list[FusedModule]) -> None:
-        self.path, self._group, self._modules, self.device = path, group, modules, torch.device("cpu")
+    def __init__(self, path: str, group: Any, modules: list[FusedModule]) -> None:
+        self.path, self._group, self._modules = path, group, modules
         self.names = {name: name for name in group.stores}
+        first = next(iter(group.stores.values()))
+        self.device = torch.device("cpu") if isinstance(first, DenseStore) else first.device
+        self.seed = first.seed
 
     def table(self, name: str) -> Table:
-        return self._group.stores[name].table
+        old = self._group.stores[name]
+        return old.table if isinstance(old, DenseStore) else replace(old.table, where="device")
 
     def has_rows(self) -> bool:
         return True
@@ -104,16 +112,15 @@ class FusedHome:
         return self._group.stores[name]
 
     def expect(self, shares: Mapping[str, Share]) -> None:
-        pass  # rows of fused modules are on the CPU, where nothing is counted
+        pass  # all rows are there already, so there is room for a share of them
 
     def make(self, name: str, share: Share, where: str) -> Store:
         old = self._group.stores[name]
-        if not isinstance(old, DenseStore):
-            raise ValueError(
-                f"{name!r} was fused on a GPU, which is for one process so far; fuse the model on the CPU, or make its "
-                "tables an EmbeddingCollection with device='cuda'"
-            )
-        return DenseStore(old.table, old.seed, share)
+        if isinstance(old, DenseStore):
+            return DenseStore(old.table, old.seed, share)
+        from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+
+        return DeviceStore(old.table, old.seed, old.device, share)
 
     def adopt(self, group: Any) -> None:
         for module in self._modules:
@@ -149,12 +156,15 @@ def _homes(model: nn.Module) -> Iterator[Home]:
             fused[id(module.group)]._modules.append(module)
 
 
-def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
-    """Give the tables of a home to the ranks as the plan says."""
+def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup, served: ServedTables | None = None) -> None:
+    """Give the tables of a home to the ranks, and to servers, as the plan says; one process keeps the rest."""
+    away = {name: home.table(name) for planned, name in home.names.items() if plan[planned].where == "server"}
     shares: dict[str, Share] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
     where: dict[str, str] = {}
     for planned, name in home.names.items():
+        if name in away:
+            continue
         placement, table = plan[planned], home.table(name)
         scheme = scheme_of(placement)
         shares[name] = scheme.share(table, placement, ranks.rank)
@@ -164,9 +174,18 @@ def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup) -> None:
     told = bool(ranks.largest(torch.tensor([int(home.has_rows())])))
     stores: dict[str, Any] = {}
     for name, share in shares.items():
+        if served is not None and ranks.world == 1:
+            stores[name] = home.old(name)
+            continue
         stores[name] = home.make(name, share, where[name])
         if told:
             tell_rows(home.old(name), stores[name], ranks)
+    if away:
+        assert served is not None, "a plan that has servers comes with them"
+        of_servers = served.stores(away, home.seed)
+        for name, store in of_servers.items() if told else ():
+            served.fill(home.old(name), store)
+        stores = {name: (of_servers | stores)[name] for name in home.names.values()}
     trainable = {name for name in stores if stores[name].table.trainable}
     home.adopt(make(home.device, stores, trainable, pieces))
 

@@ -64,8 +64,11 @@ class HostMemory:
         self._memory, self._rank = memory, rank
         self._open: dict[str, deque[Coming]] = {channel: deque() for channel in CHANNELS}
 
-    def send(self, channel: str, message: Tensor, to: Sequence[int], received: Tensor, of: Sequence[int]) -> Coming:
-        """Send `to` lines to each rank; `of` lines of each will come to `received`. This rank's own are there at once.
+    def send(
+        self, channel: str, message: Tensor, to: Sequence[int], received: Tensor, of: Sequence[int], to_itself: bool
+    ) -> Coming:
+        """Send `to` lines to each rank; `of` lines of each will come to `received`. If it sends to itself, this rank's
+        own are there at once.
 
         What came before and nobody has asked for yet is taken now, so that its sender can use the memory again.
         """
@@ -73,8 +76,9 @@ class HostMemory:
         message, line = message.contiguous(), prod(message.shape[1:]) * message.element_size()  # bytes
         place = CHANNELS.index(channel)
         number = self._memory.post(place, message.data_ptr(), [lines * line for lines in to])
-        here, there, own = sum(of[: self._rank]), sum(to[: self._rank]), to[self._rank]
-        received[here : here + own] = message[there : there + own]
+        if to_itself:
+            here, there, own = sum(of[: self._rank]), sum(to[: self._rank]), to[self._rank]
+            received[here : here + own] = message[there : there + own]
         coming = Coming(self._memory, place, number, received, [lines * line for lines in of])
         self._open[channel].append(coming)
         return coming

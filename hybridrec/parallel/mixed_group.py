@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.mixed.group import MixedGroup
 from hybridrec.embedding.mixed.lookup import MixedLookup
-from hybridrec.embedding.mixed.roads import Fetched
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.types import IdBlock
 
@@ -25,13 +24,6 @@ class MixedShardedGroup(MixedGroup):
 
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> MixedShardedLookup:
         return MixedShardedLookup(self, features)
-
-    def reader(self, name: str) -> Callable[[Tensor], Tensor]:
-        """Rows by id, without a gradient, on the GPU; every rank asks, each for its own ids."""
-        if name not in self.here.stores:
-            return self.there.reader(name)
-        read = self.here.reader(name)
-        return lambda ids: read(ids.cpu()).to(self.device)
 
 
 class MixedShardedLookup(MixedLookup):
@@ -52,26 +44,3 @@ class MixedShardedLookup(MixedLookup):
             parts += [flat.new_empty(len(flat), run.to - end), part]
             end = run.to + run.width
         return torch.cat([*parts, flat.new_empty(len(flat), self._width - end)], 1)
-
-    def prepare(self, block: IdBlock, weight: float | None) -> None:
-        """Send the ids ahead, to GPUs and hosts: a lookup of this very block must follow, as on all other ranks."""
-        if self._there is not None:
-            self._there.prepare(block, weight)
-        fetched = self.roads.fetch(block, self._names)
-        if self.device.type == "cuda":
-            self._fetched[block.values] = fetched
-        self._here.prepare(fetched.arrived(), weight)  # pyright: ignore[reportAttributeAccessIssue]
-
-    def forget(self) -> None:
-        """What was prepared, and not looked up yet, will not be."""
-        self._fetched.clear()
-        for lookup in (self._there, self._here):
-            if lookup is not None:
-                lookup.forget()  # pyright: ignore[reportAttributeAccessIssue]
-
-    def _fetch(self, block: IdBlock) -> Fetched:
-        found = self._fetched.pop(block.values, None)  # whose ids are on their way
-        return self.roads.fetch(block, self._names) if found is None else found
-
-    def arriving(self, arrived: Any) -> None:
-        arrived.synchronize()  # gradients are summed and sent at once

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMES = ("replicated", "table", "row", "column")
-WHERE = ("device", "host")
+WHERE = ("device", "host", "server")
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where one table goes. "replicated": whole on every device; "table": whole on one; "row": rows split over
-    `devices`; "column": columns split over them, `columns` of them each. `where` rows live: "device", or "host" for the
-    memory of the machine that the device is in.
+    `devices`; "column": columns split over them, `columns` of them each. `where` rows live: "device", "host" for the
+    memory of the machine that the device is in, or "server": then `devices` are the numbers of servers.
 
     >>> Placement("item", "column", (0, 3), columns=(8, 8))
     Placement(item: column on 0, 3, columns 8 + 8)
@@ -58,7 +58,7 @@ class Placement:
 
     def __repr__(self) -> str:
         split = f", columns {' + '.join(map(str, self.columns))}" if self.columns else ""
-        home = ", host" if self.where == "host" else ""
+        home = "" if self.where == "device" else f", {self.where}"
         return f"Placement({self.table}: {self.scheme} on {self.shown_devices()}{split}{home})"
 
 
@@ -83,7 +83,7 @@ class Plan:
         if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
             raise ValueError(f"plan: table {twice[0]!r} is placed more than once; place each once")
         for each in self.placements:
-            if not 0 <= min(each.devices) <= max(each.devices) < self.world:
+            if each.where != "server" and not 0 <= min(each.devices) <= max(each.devices) < self.world:
                 raise ValueError(f"plan: {each} is outside of {self.world} devices, 0 … {self.world - 1}; plan anew")
             if each.scheme == "replicated" and len(each.devices) != self.world:
                 raise ValueError(f"plan: {each} must be on all {self.world} devices; use 'row' for some of them")
@@ -96,7 +96,7 @@ class Plan:
 
     def on(self, device: int) -> tuple[Placement, ...]:
         """What a device holds."""
-        return tuple(each for each in self.placements if device in each.devices)
+        return tuple(each for each in self.placements if device in each.devices and each.where != "server")
 
     def to_json(self) -> str:
         """The plan as text; `from_json` reads it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,20 +12,14 @@ from torch.autograd.function import once_differentiable
 from hybridrec.parallel.rank_lookup import fed_tables
 from hybridrec.parallel.way import Flight
 
-if TYPE_CHECKING:
-    from hybridrec.parallel.sharded_lookup import ShardedLookup
-
 
 class PooledAnswers(torch.autograd.Function):
     """From the vectors that ranks answer with to the output; its only inputs with a gradient are anchor and weights."""
 
     @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: ShardedLookup, flight: Flight, mode: int
-    ) -> Any:
+    def forward(ctx: Any, anchor: Tensor, weights: Tensor | None, lookup: Any, flight: Any, mode: int) -> Any:
         way, request, ids = flight.way, flight.request, flight.ids
-        runs = lookup.by_width(flight, lookup.answered(flight, mode))
-        lookup.check_marks(flight, runs[0])
+        runs = lookup.runs(flight, mode)
         way.show(runs)
         flat = lookup.recycled(torch.float32, ids.batch, way.pool.width)
         sequences = [lookup.recycled(torch.float32, *shape) for shape in way.sequence_shapes(request)]

@@ -69,10 +69,13 @@ class RankLookup(ABC):
     def way(self, pooling: bool) -> Any:
         """The way with or without holders that pool."""
         if pooling not in self._ways:
-            group = self.group
-            routes = Routes(self.features, group.pieces, self.tables, group.ranks.rank, group.ranks.world, pooling)
-            self._ways[pooling] = self.make_way(routes)
+            self._ways[pooling] = self.make_way(self.routes(pooling))
         return self._ways[pooling]
+
+    def routes(self, pooling: bool) -> Routes:
+        """How ids travel from this rank."""
+        group = self.group
+        return Routes(self.features, group.pieces, self.tables, group.ranks.rank, group.ranks.world, pooling)
 
     @abstractmethod
     def make_way(self, routes: Routes) -> RankWay:
@@ -97,7 +100,7 @@ class RankLookup(ABC):
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         return self._run(self._flight(block), block.weights, train)
 
-    def prepare(self, block: IdBlock, weight: float | None) -> None:
+    def prepare(self, block: IdBlock, weight: float | None, train: bool = True) -> None:
         """Send the ids ahead: a lookup of this very block must follow, as on all other ranks."""
         self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
 

@@ -105,14 +105,14 @@ class Request:
         ragged = np.array([ids.hot(unit.features[0]) < 0 for unit in routes.bags.units], dtype=np.int64)
         weighted = ids.weights is not None
         self.words: list[int] = []
-        self._row_starts = np.zeros_like(self.row_counts)  # in the message
+        self.row_starts = np.zeros_like(self.row_counts)  # in the message
         for rank in range(world):
             rows, bags = routes.rows.held[rank], routes.bags.held[rank]
             at = len(rows) + len(routes.copied) + 2 * len(bags) + int(ragged[bags].sum()) * (ids.batch + 1)
             total = int(self.bag_counts[bags].sum())
             at += total + (-(-total // 2) if weighted else 0)
             counts = self.row_counts[rows, rank]
-            self._row_starts[rows, rank] = at + np.cumsum(counts) - counts
+            self.row_starts[rows, rank] = at + np.cumsum(counts) - counts
             self.words.append(at + int(counts.sum()) + int(self.copied_counts.sum()))
         self._place()
 
@@ -124,7 +124,7 @@ class Request:
         for rank in range(world):
             np.add.at(self.segments[rank, ROWS], routes.rows.classes, self.row_counts[:, rank])
             np.add.at(self.segments[rank, BAGS], routes.bags.classes[routes.bags.held[rank]], batch)
-        self.segments[:, MARK, 0] = 1
+        self.segments[:, MARK, 0] = int(routes.marked)
         np.add.at(self.segments[routes.rank, COPIES], routes.copied.classes, self.copied_counts)
         flat = self.segments.reshape(-1, classes)
         self.firsts = (np.cumsum(flat, axis=0) - flat).reshape(self.segments.shape)  # first row of each segment
@@ -145,7 +145,7 @@ class Request:
         for rank, (end, size) in enumerate(zip(ends.tolist(), self.words, strict=True)):
             self._head(words[end - size : end], rank)
             rows = self.routes.rows.held[rank]
-            addresses[rows, rank] = end - size + self._row_starts[rows, rank]
+            addresses[rows, rank] = end - size + self.row_starts[rows, rank]
             copies.append(end - int(self.copied_counts.sum()))
         home = self.routes.rank
         within = np.cumsum(self.copied_counts) - self.copied_counts
@@ -186,7 +186,7 @@ class Request:
         sizes = [ids.batch if part.kind == "bags" else _length(ids.span(part.feature))[1] for part in routes.parts]
         self.starts = [0, *np.cumsum(sizes).tolist()]
         self.positions = torch.empty(self.starts[-1], dtype=torch.int64)
-        bases = np.concatenate([self._row_bases(), self._copied_bases()])
+        bases = np.concatenate([self.row_bases(), self._copied_bases()])
         where = {
             (part.kind, part.unit, part.feature): start for part, start in zip(routes.parts, self.starts, strict=False)
         }
@@ -201,7 +201,7 @@ class Request:
                 base = self._bag_base(part.unit)
                 torch.arange(base, base + ids.batch, out=self.positions[start : start + ids.batch])
 
-    def _row_bases(self) -> np.ndarray:
+    def row_bases(self) -> np.ndarray:
         """The first row of each unit from each rank, [units, world]: after those of its class before it."""
         before = np.cumsum(self.row_counts, axis=0) - self.row_counts
         classes = self.routes.rows.classes

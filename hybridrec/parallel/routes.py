@@ -71,9 +71,11 @@ class Routes:
         pooling: bool = True,
     ) -> None:
         self.features, self.rank, self.world = tuple(features), rank, world
+        self.marked = not any(piece.served for parts in pieces.values() for piece in parts)  # servers tell faults apart
         counting = {name for name, table in tables.items() if counts(table)}
         pieces = {name: [_piece(piece, name in counting) for piece in parts] for name, parts in pieces.items()}
         kinds = _units(self.features, pieces, pooling)
+        self.apart = any(len(pieces[feature.table]) > 1 for feature in self.features)  # whether columns of a table are
         self.widths = tuple(sorted({unit.piece.width for units in kinds.values() for unit in units}))
         self.rows, self.copied, self.bags = (Units(kinds[k], self.widths, world) for k in ("rows", "copied", "bags"))
         self.parts = [
@@ -99,6 +101,11 @@ class Routes:
     def _part(self, number: int, piece: Piece, pooling: bool) -> Part:
         kind = kind_of(self.features[number], piece, pooling)
         return Part(number, piece, kind, getattr(self, kind).of(piece, number))
+
+    def padding(self, unit: Unit) -> int | None:
+        """The id of a unit whose row takes no gradient."""
+        found = {self.features[number].padding for number in unit.features}
+        return found.pop() if len(found) == 1 else None
 
 
 def counts(table: Table) -> bool:
@@ -135,8 +142,9 @@ def _units(
     return found
 
 
-def _target(unit: Unit, tables: Mapping[str, Table], alone: int | None) -> tuple[int, str, list[int], bool]:
+def _target(unit: Unit, tables: Mapping[str, Table], alone: int | None) -> tuple[int, str, list[int], bool, bool]:
     """What the router knows of a table; `alone` is the rank that answers itself."""
     table = tables[unit.piece.table]
     holders = list(unit.piece.holders) if alone is None else [alone]
-    return (-1 if table.dynamic else table.fixed_rows), table.out_of_range or "error", holders, counts(table)
+    rows = -1 if table.dynamic else table.fixed_rows
+    return rows, table.out_of_range or "error", holders, counts(table), unit.piece.served

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from hybridrec import __version__
-from hybridrec.embedding.native_store import NativeStore
 from hybridrec.embedding.table import Table
 from hybridrec.parallel.cluster import KINDS, Cluster
 from hybridrec.parallel.constraints import Constraints, Pin
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
-from hybridrec.parallel.homes import Home, Pieces, Stores, homes_in, place_home
-from hybridrec.parallel.mixed_group import MixedShardedGroup
-from hybridrec.parallel.plan import Plan
+from hybridrec.parallel.grouping import GroupParts, group_of
+from hybridrec.parallel.homes import Home, homes_in, place_home
+from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
-from hybridrec.parallel.sharded_group import ShardedGroup
 from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
+
+if TYPE_CHECKING:
+    from hybridrec.server.placing import GivenServers, ServedTables
 
 BATCH = 8_192  # rows of a rank's batch, where nobody says how many there will be
 LIKELY = 1_000_000  # rows of a dynamic table, whose capacity is a limit and no measure
@@ -37,6 +38,8 @@ def shard(
     *,
     wire: Wire | None = None,
     pin: Mapping[str, Pin | str] | None = None,
+    servers: GivenServers | None = None,
+    staleness: int | None = None,
 ) -> nn.Module:
     """Place the rows of every collection and fused module inside on the ranks, and the layers on all of them.
 
@@ -45,18 +48,33 @@ def shard(
     in which vectors and gradients travel. Rows that a model holds already are those of rank 0. On one process, the
     model comes back as it is.
 
+    With `servers`, addresses such as "host:7000", tables with `where="server"` lie there, or all dynamic ones where
+    none says so; rows may then be `staleness` steps behind (0: none). Whatever the servers held is gone.
+
     >>> import hybridrec as hr
     >>> model = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=100)])
     >>> shard(model) is model
     True
     """
-    world = ranks()
-    if world is None:
-        return model
-    return place(model, plan, world, wire or Wire(), pin or {})
+    world, wire = ranks(), wire or Wire()
+    if servers is None and staleness is not None:
+        raise ValueError(f"staleness is {staleness}, but there are no servers; give servers= too, or leave it out")
+    if servers is None:
+        return model if world is None else place(model, plan, world, wire, pin or {})
+    from hybridrec.server.placing import ServedTables
+
+    world = world or Ranks(0, 1)
+    return place(model, plan, world, wire, pin or {}, ServedTables(servers, staleness, world, wire))
 
 
-def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Mapping[str, Pin | str]) -> ShardedModel:
+def place(
+    model: nn.Module,
+    plan: Plan | None,
+    world: Ranks,
+    wire: Wire,
+    pin: Mapping[str, Pin | str],
+    served: ServedTables | None = None,
+) -> ShardedModel:
     """The same for these ranks, also for a single one."""
     if isinstance(model, ShardedModel):
         raise ValueError("this model is sharded already; shard it once, before optimizers are made")
@@ -68,53 +86,49 @@ def place(model: nn.Module, plan: Plan | None, world: Ranks, wire: Wire, pin: Ma
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
-    plan = plan or usual_plan(tables, cluster_of(device, world), wire, pin)
+    away = {} if served is None else served.chosen(tables)
+    plan = _with_servers(plan or _plan_of_the_rest(tables, away, device, world, wire, pin), tables, away)
     _check(plan, tables, world.world, device)
     world.agree("plan", plan.to_json())
     exchange, weighing = Exchange(world), Weighing()
-    group = partial(_group, GroupParts(world, exchange, weighing, wire), cache(lambda: Exchange(world)))
+    parts = GroupParts(world, exchange, weighing, wire)
+    group = partial(group_of, parts, cache(lambda: Exchange(world)), served)
     for home in homes:
-        place_home(home, plan, world, group)
-    return ShardedModel(model, plan, world, exchange, weighing)
+        place_home(home, plan, world, group, served)
+    return ShardedModel(model, plan, world, exchange, weighing, served)
 
 
-class GroupParts(NamedTuple):
-    """What all groups of tables have in common."""
-
-    ranks: Ranks
-    exchange: Exchange
-    weighing: Weighing
-    wire: Wire
-
-
-def _group(
-    parts: GroupParts,
-    of_hosts: Callable[[], Exchange],
+def _plan_of_the_rest(
+    tables: Mapping[str, Table],
+    away: Mapping[str, Placement],
     device: torch.device,
-    stores: Stores,
-    trainable: set[str],
-    pieces: Pieces,
-) -> Any:
-    """The group of tables where their rows are; those of hosts beside GPUs have an exchange of their own."""
-    here = {name: store for name, store in stores.items() if isinstance(store, NativeStore)}
-    there = {name: store for name, store in stores.items() if name not in here}
-    if not there and device.type == "cpu":
-        return ShardedGroup(stores, trainable, pieces, *parts)
-    on_cards = _device_group(parts, there, trainable, pieces) if there else None
-    if not here:
-        return on_cards
-    on_hosts = ShardedGroup(here, trainable, pieces, *parts._replace(exchange=of_hosts()))
-    return MixedShardedGroup(stores, on_cards, on_hosts, device)
+    world: Ranks,
+    wire: Wire,
+    pin: Mapping[str, Pin | str],
+) -> Plan:
+    """A plan for the tables that are not on servers, which one process keeps as they are."""
+    rest = {name: table for name, table in tables.items() if name not in away}
+    if rest and not (away and world.world == 1):
+        return usual_plan(rest, cluster_of(device, world), wire, pin)
+    here = {name: "host" if table.on_host else "device" for name, table in rest.items()}
+    return Plan(
+        world.world,
+        tuple(Placement(name, "table", (0,), where=here[name], reason="the only process") for name in rest),
+    )
 
 
-def _device_group(parts: GroupParts, stores: Stores, trainable: set[str], pieces: Pieces) -> Any:
-    from hybridrec.parallel.gpu.group import DeviceShardedGroup  # Triton comes with it
-    from hybridrec.parallel.gpu.transport import transport_for
-
-    device = next(iter(stores.values())).device
-    transport = parts.exchange.transports.get(device) or transport_for(parts.ranks, parts.exchange, device)
-    parts.exchange.transports[device] = transport
-    return DeviceShardedGroup(stores, trainable, pieces, *parts, transport)
+def _with_servers(plan: Plan, tables: Mapping[str, Table], away: Mapping[str, Placement]) -> Plan:
+    """The plan, with the tables on servers in their places; refused where it has others there."""
+    planned = {each.table: each for each in plan.placements}
+    if strange := [name for name, each in planned.items() if each.where == "server" and name not in away]:
+        raise ValueError(
+            f"the plan has table {strange[0]!r} on servers, and it is not among those that go there: "
+            f"{', '.join(away) or 'none'}; give servers=, and the table where='server'"
+        )
+    found = {**planned, **away}
+    return Plan(
+        plan.world, tuple(found[name] for name in (*(n for n in tables if n in found), *(found.keys() - tables)))
+    )
 
 
 def usual_plan(tables: Mapping[str, Table], cluster: Cluster, wire: Wire, pin: Mapping[str, Pin | str]) -> Plan:
@@ -141,7 +155,7 @@ def _load(name: str, table: Table) -> TableLoad:
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=GROWTH,
-        where=table.where,
+        where="host" if table.on_host else table.where,
     )
 
 
@@ -159,7 +173,7 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
         placement = plan[name]
         if placement.columns and sum(placement.columns) != table.dim:
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
-        if device.type != "cpu" and table.where not in (None, placement.where):
+        if device.type != "cpu" and table.where not in (None, "server", placement.where):
             raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")

@@ -15,7 +15,7 @@ from hybridrec import _native
 from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.optim.rule import RowStep
-from hybridrec.parallel.column_sums import ColumnSums
+from hybridrec.parallel.column_sums import ColumnSums, sums_of
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.rank_lookup import RankLookup
@@ -34,6 +34,8 @@ class OverRanks(GradientQueue[Any]):
     for the queue waits for them. Norms and checks are those of the whole tables: every rank asks for them.
     """
 
+    prepares = True  # ids may be sent ahead of their lookup
+
     def __init__(
         self,
         stores: Mapping[str, Any],
@@ -48,6 +50,7 @@ class OverRanks(GradientQueue[Any]):
         self.pieces = {name: tuple(parts) for name, parts in pieces.items()}
         self.ranks, self.exchange, self.weighing, self.wire = ranks, exchange, weighing, wire
         self._arriving: list[Callable[[], None]] = []
+        self._largest: dict[str, list[float | Tensor]] = {}  # of tables apart: numbers no smaller than their gradients
         self._readers: dict[str, RankLookup] = {}
 
     def __reduce__(self) -> tuple:
@@ -96,6 +99,42 @@ class OverRanks(GradientQueue[Any]):
         self.land()
         return not self._sum(float(not super().finite(names)))
 
+    # -- rows of which no rank has all columns --------------------------------------------------------------
+
+    @cached_property
+    def apart(self) -> frozenset[str]:
+        """Tables of whose rows no rank has all columns."""
+        return frozenset(name for name, parts in self.pieces.items() if len(parts) > 1)
+
+    @cached_property
+    def sums(self) -> ColumnSums:
+        """Adds up numbers of such rows."""
+        holders = {name: [part.holders[0] for part in self.pieces[name]] for name in self.apart}
+        return ColumnSums(self.ranks.rank, self.ranks.world, holders, self.send_sums)
+
+    @abstractmethod
+    def send_sums(self, message: Tensor, sizes: Sequence[int]) -> Tensor:
+        """So many numbers to each rank; those of all ranks."""
+
+    def saw(self, largest: float | Tensor, tables: Iterable[str]) -> None:
+        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
+        for name in self.apart.intersection(tables):
+            self._largest.setdefault(name, []).append(largest)
+
+    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
+        super()._let_go(calls, tables)
+        for name in tables:
+            self._largest.pop(name, None)
+
+    def wants_whole(self, name: str, step: RowStep) -> bool:
+        """Whether rows of a table must be seen whole. A row with a gradient that is not finite stays as it is, also in
+        columns where it would be, so all holders must know of it."""
+        if name not in self.apart:
+            return False
+        if step.clip_row_norm < math.inf or any(column.per_row for column in step.rule.state):
+            return True
+        return not max(map(float, self._largest.get(name, [0.0]))) * max(1.0, step.grad_scale) < LARGE
+
     # -- the step -------------------------------------------------------------------------------------------
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
@@ -126,20 +165,6 @@ class OverRanks(GradientQueue[Any]):
 class ShardedGroup(OverRanks, TableGroup):
     """Tables in native memory."""
 
-    @cached_property
-    def apart(self) -> frozenset[str]:
-        """Tables of whose rows no rank has all columns."""
-        return frozenset(name for name, parts in self.pieces.items() if len(parts) > 1)
-
-    @cached_property
-    def _sums(self) -> ColumnSums:
-        return ColumnSums(self.exchange, {name: [part.holders[0] for part in self.pieces[name]] for name in self.apart})
-
-    @cached_property
-    def _largest(self) -> dict[str, float]:
-        """Of tables apart: the largest number among their queued gradients."""
-        return {}
-
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
         return ShardedLookup(self, features, remedy)
 
@@ -147,41 +172,19 @@ class ShardedGroup(OverRanks, TableGroup):
         _, (rows,) = lookup.one(ids, ids.new_empty(0), None, 1, len(ids), train=False)
         return rows
 
-    # -- rows of which no rank has all columns --------------------------------------------------------------
-
-    def saw(self, largest: float, tables: Iterable[str]) -> None:
-        """Gradients have come for these tables, none larger than that from any rank; inf where not all are finite."""
-        for name in self.apart.intersection(tables):
-            self._largest[name] = max(largest, self._largest.get(name, 0.0))
-
-    def _let_go(self, calls: Iterable[QueuedCall], tables: set[str]) -> None:
-        super()._let_go(calls, tables)
-        for name in tables:
-            self._largest.pop(name, None)
+    def send_sums(self, message: Tensor, sizes: Sequence[int]) -> Tensor:
+        return self.exchange.vectors(message, sizes, sizes, "sums").wait()
 
     def whole_rows(self, calls: list[QueuedCall], steps: Mapping[str, RowStep]) -> Mapping[str, _native.WholeRows]:
         """What the columns of all ranks add up to, where a step needs to know."""
-        wanted = {name: step for name, step in steps.items() if self._wants_whole(name, step)}
+        wanted = {name: step for name, step in steps.items() if self.wants_whole(name, step)}
         if not wanted:
             return {}
         here = {name: step for name, step in wanted.items() if not self.stores[name].share.empty}
         dims = [store.table.dim for store in self.stores.values()]
         found = self._update.measure([call.work for call in calls], self._native_steps(here), dims)
         rows = {name: each for name, each in zip(self.names, found, strict=True) if name in here}
-        parts = {name: torch.from_numpy(rows[name].sums())[:, : _sums_of(step)] for name, step in here.items()}
-        for name, whole in self._sums.add_up(parts).items():
+        parts = {name: torch.from_numpy(rows[name].sums())[:, : sums_of(step)] for name, step in here.items()}
+        for name, whole in self.sums.add_up(parts).items():
             parts[name].copy_(whole)
         return rows
-
-    def _wants_whole(self, name: str, step: RowStep) -> bool:
-        """Whether rows of a table must be seen whole. A row with a gradient that is not finite stays as it is, also in
-        columns where it would be, so all holders must know of it."""
-        if name not in self.apart:
-            return False
-        large = not self._largest.get(name, 0.0) * max(1.0, step.grad_scale) < LARGE
-        return large or step.clip_row_norm < math.inf or any(column.per_row for column in step.rule.state)
-
-
-def _sums_of(step: RowStep) -> int:
-    """How many sums of a row a step wants: the squares of its gradient, and where they decay also those of weights."""
-    return 3 if step.weight_decay and any(column.per_row for column in step.rule.state) else 1

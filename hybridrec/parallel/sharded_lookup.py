@@ -8,58 +8,33 @@ of their rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import prod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hybridrec import _native
-from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN
 from hybridrec.parallel.answer import Answers
-from hybridrec.parallel.pooled_answers import PooledAnswers
-from hybridrec.parallel.rank_lookup import SIZES, STOPPED, RankLookup, check_told, sizes_line, told_share
+from hybridrec.parallel.host_lookup import HostLookup
+from hybridrec.parallel.rank_lookup import SIZES, STOPPED, check_told, sizes_line, told_share
 from hybridrec.parallel.request import COPIES, MARK, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
-from hybridrec.parallel.way import Flight, Way
+from hybridrec.parallel.way import Flight, WayOfRanks
 from hybridrec.parallel.wire_types import on_wire, received
-from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
     from hybridrec.parallel.sharded_group import ShardedGroup
 
 
-class ShardedLookup(RankLookup):
+class ShardedLookup(HostLookup):
     """The lookup of tables in native memory."""
 
     group: ShardedGroup
 
-    def __init__(self, group: ShardedGroup, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> None:
-        super().__init__(group, features, remedy)
-        self.anchor = torch.zeros((), requires_grad=self.trained)
-        self._arena = _native.Arena.create()
-
-    def make_way(self, routes: Routes) -> Way:
-        return Way(routes, self.group)
-
-    def pooled(self, anchor: Tensor, weights: Tensor | None, flight: Flight, mode: int) -> Sequence[Tensor]:
-        return PooledAnswers.apply(anchor, weights, self, flight, mode)  # pyright: ignore[reportReturnType]
-
-    def one(
-        self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        """The same for the only feature; hotness is -1 where there are offsets."""
-        ids = Ids(values, offsets.view(1, -1), weights, (0, len(values)), (hotness,), (0,), batch_size)
-        return self._run(self.now(ids, ids.batch), weights, train)
-
-    def ids_of(self, block: IdBlock) -> Ids:
-        hotness = tuple(-1 if hot is None else hot for hot in block.hotness)
-        weights = None if block.weights is None else block.weights.contiguous()
-        starts = tuple(block.starts)
-        return Ids(block.values, block.offsets, weights, starts, hotness, self.pick(block), block.batch_size)
+    def make_way(self, routes: Routes) -> WayOfRanks:
+        return WayOfRanks(routes, self.group)
 
     # -- ids --------------------------------------------------------------------------------------------------
 
@@ -85,50 +60,35 @@ class ShardedLookup(RankLookup):
     def start(self, flight: Flight, mode: int) -> None:
         _native.set_threads(torch.get_num_threads())
         group, answers, request = self.group, flight.answers, flight.request
-        sizes = answers.floats
-        vectors = self.recycled(torch.float32, sum(sizes))
-        fault = answers.look_up(vectors, mode != EVAL)
+        sizes, wire, exchange = answers.floats, group.wire.forward, group.exchange
+        if wire == "float32":
+            outgoing = exchange.outgoing(sizes, request.floats)
+            fault = answers.look_up(outgoing.parts, mode != EVAL)
+            flight.vectors = exchange.posted(outgoing, request.floats)
+        else:
+            vectors = self.recycled(torch.float32, sum(sizes))
+            fault = answers.look_up(vectors.split(sizes), mode != EVAL)
+            flight.vectors = exchange.vectors(on_wire(vectors, wire), sizes, request.floats)
         if flight.way.holdings.growing and mode != EVAL:
             group.looked_up(flight.way.holdings.growing, mode == TRAIN)
-        flight.vectors = group.exchange.vectors(on_wire(vectors, group.wire.forward), sizes, request.floats)
         if fault is not None:  # others see the mark of it in what they get
             flight.vectors.wait()
             raise _explained(group, fault)
 
-    def answered(self, flight: Flight, mode: int) -> Tensor:
-        """What all ranks have answered, float32."""
+    def runs(self, flight: Flight, mode: int) -> list[Tensor]:
         if flight.vectors is None:
             self.start(flight, mode)
         assert flight.vectors is not None
-        return received(flight.vectors.wait(), self.group.wire.forward)
+        runs = self.by_width(flight, received(flight.vectors.wait(), self.group.wire.forward))
+        self._check_marks(flight, runs[0])
+        return runs
 
-    def check_marks(self, flight: Flight, first: Tensor) -> None:
+    def _check_marks(self, flight: Flight, first: Tensor) -> None:
         """Raise where a rank could not answer; `first` are the vectors of the first width."""
         marks = first.view(-1, flight.way.routes.widths[0])[flight.request.marks, 0].tolist()
         if any(marks):
             rank = next(rank for rank, mark in enumerate(marks) if mark)
             raise RuntimeError(f"rank {rank} could not look up what it was asked for, and has stopped; see its error")
-
-    def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
-        """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
-        if prod(shape) == 0:
-            return torch.empty(shape, dtype=dtype)
-        memory = self._arena.take(4 * prod(shape)).view(np.float32 if dtype == torch.float32 else np.int32)
-        return torch.from_numpy(memory.reshape(shape))
-
-    def by_width(self, flight: Flight, vectors: Tensor) -> list[Tensor]:
-        """Vectors as they came, as one run for each width: a copy, unless there is one width only."""
-        routes, request = flight.way.routes, flight.request
-        if len(routes.widths) == 1:
-            return [vectors]
-        runs: list[list[Tensor]] = [[] for _ in routes.widths]
-        at = 0
-        for rows in request.segments.reshape(-1, len(routes.widths)).tolist():
-            for place, (count, width) in enumerate(zip(rows, routes.widths, strict=True)):
-                if count:
-                    runs[place].append(vectors[at : at + count * width])
-                at += count * width
-        return [torch.cat(run) if run else vectors[:0] for run in runs]
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -140,10 +100,10 @@ class ShardedLookup(RankLookup):
         message, to = self._message(flight, sums)
         of = flight.answers.gradient_floats
         wire = group.wire.gradient
-        arriving = group.exchange.vectors(on_wire(message, wire), to, of, "gradients")
+        arriving = group.exchange.gradients(on_wire(message, wire), to, of)
 
         def land() -> None:
-            gradients = received(arriving.wait(), wire)
+            gradients = [received(part, wire) for part in arriving.parts()]
             flight.answers.queue(gradients, tables)
             if not group.apart.isdisjoint(tables):
                 group.saw(flight.answers.largest(gradients), tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -12,12 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hybridrec.embedding.collection import EmbeddingCollection
 from hybridrec.parallel.exchange import Exchange
-from hybridrec.parallel.mixed_group import MixedShardedGroup
 from hybridrec.parallel.plan import Plan
 from hybridrec.parallel.ranks import Ranks, sendable
-from hybridrec.parallel.sharded_group import OverRanks
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.types import Batch, IdBlock, Ragged
+
+if TYPE_CHECKING:
+    from hybridrec.server.placing import ServedTables
 
 # Whether each forward pass makes buffers those of rank 0: its name from torch 2.13 on, and before.
 _NAMES = inspect.signature(DistributedDataParallel).parameters
@@ -31,9 +32,17 @@ class ShardedModel(nn.Module):
     each rank counts by its share of the rows, or of what `weigh` said.
     """
 
-    def __init__(self, module: nn.Module, plan: Plan, ranks: Ranks, exchange: Exchange, weighing: Weighing) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        plan: Plan,
+        ranks: Ranks,
+        exchange: Exchange,
+        weighing: Weighing,
+        served: ServedTables | None = None,
+    ) -> None:
         super().__init__()
-        self.module = module
+        self.module, self.served = module, served
         self.plan, self.ranks, self.exchange, self.weighing = plan, ranks, exchange, weighing
         # not among the modules: it holds the model once more
         self.__dict__["_dense"] = _data_parallel(module, weighing) if ranks.world > 1 else None
@@ -68,7 +77,7 @@ class ShardedModel(nn.Module):
 
     def _sharded(self) -> Iterator[EmbeddingCollection]:
         for part in self.module.modules():
-            if isinstance(part, EmbeddingCollection) and isinstance(part.group, OverRanks | MixedShardedGroup):
+            if isinstance(part, EmbeddingCollection) and getattr(part.group, "prepares", False):
                 yield part
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Way:
-    """The routes of a lookup, with what is made of them once."""
+    """The routes of a lookup, with what pools their vectors, made once."""
 
-    def __init__(self, routes: Routes, group: ShardedGroup) -> None:
-        self.routes, self.holdings = routes, Holdings(routes, group)
+    def __init__(self, routes: Routes) -> None:
+        self.routes = routes
         self.views = [_native.ViewTable(width) for width in routes.widths]
         place = {width: i for i, width in enumerate(routes.widths)}
         specs = [(place[part.piece.width], *_pooling(routes, part)) for part in routes.parts]
@@ -64,9 +64,17 @@ def _pooling(routes: Routes, part: Part) -> tuple[str, int]:
     return ("sum", 1) if part.kind == "bags" else (feature.combiner, feature.group)
 
 
+class WayOfRanks(Way):
+    """The same, with what this rank holds of it."""
+
+    def __init__(self, routes: Routes, group: ShardedGroup) -> None:
+        super().__init__(routes)
+        self.holdings = Holdings(routes, group)
+
+
 class Flight:
     """One block on its way: the request, and the answers to what others have asked meanwhile."""
 
-    def __init__(self, way: Way, ids: Ids, request: Request, answers: Answers, share: float) -> None:
+    def __init__(self, way: WayOfRanks, ids: Ids, request: Request, answers: Answers, share: float) -> None:
         self.way, self.ids, self.request, self.answers, self.share = way, ids, request, answers, share
         self.vectors: Arriving | None = None  # once they are on their way

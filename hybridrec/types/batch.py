@@ -138,11 +138,15 @@ class Batch:
     def record_stream(self, stream: torch.Stream) -> None:
         """Tell the allocator that `stream` uses this batch, as `Tensor.record_stream` does for one tensor."""
 
-        def record(tensor: Tensor) -> Tensor:
-            tensor.record_stream(stream)  # pyright: ignore[reportArgumentType] (the stub knows no torch.Stream)
-            return tensor
+        arena = self.arena
 
-        self._moved(record)
+        def record(tensor: Tensor) -> None:
+            if arena is None or tensor is arena or locate(tensor, arena) is None:
+                tensor.record_stream(stream)  # pyright: ignore[reportArgumentType] (the stub knows no torch.Stream)
+
+        self.map_tensors(record)
+        if arena is not None:
+            record(arena)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
         """`move` applied to the arena once and to every tensor outside it."""

@@ -105,12 +105,12 @@ def test_an_iterator_may_be_collected_by_one_of_its_own_threads(folder, monkeypa
 
     monkeypatch.setattr(Loader, "_plan_ahead", collect)
     running = iter(opened(folder))
-    loaders.append(running._loader)
+    loaders.append(running.loader)
     deadline = time.monotonic() + 5
     while threads():
         assert time.monotonic() < deadline
-        with running._loader._turn:
-            running._loader._turn.notify_all()
+        with running.loader._turn:
+            running.loader._turn.notify_all()
         time.sleep(0.01)
 
 
@@ -174,7 +174,7 @@ def test_a_defect_in_a_worker_reaches_the_consumer(folder, monkeypatch):
 def test_a_fork_with_a_running_loader_can_drop_it(folder):
     running = iter(opened(folder))
     next(running)
-    with running._loader._turn:  # as another thread may hold it at the moment of the fork
+    with running.loader._turn:  # as another thread may hold it at the moment of the fork
         child = os.fork()
         if child == 0:
             running.close()

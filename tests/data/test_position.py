@@ -62,7 +62,7 @@ def batches(spans: list[Span], shuffle: Shuffle | None, position: Position, rank
     return [batch[slice(*slice_of_batch(len(batch), rank, era.world))] for batch in cuts]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(span_lists(), SHUFFLES, st.integers(0, 2), st.lists(ERAS, min_size=2, max_size=5))
 def test_any_worlds_in_a_row_read_each_row_exactly_once(
     spans: list[Span], shuffle: Shuffle | None, epoch: int, eras: list[Era]

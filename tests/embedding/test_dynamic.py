@@ -73,7 +73,7 @@ class PlainDynamic:
         self.store.advance()
 
 
-@settings(max_examples=max(150, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(data=st.data())
 def test_any_history_is_that_of_the_plain_store(data):
     eviction = data.draw(st.sampled_from([LRU(), LFU(), TTL(1), TTL(3), None]))

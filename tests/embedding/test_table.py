@@ -62,8 +62,8 @@ def test_repr_shows_what_was_chosen_and_no_more():
 
 
 def test_rows_live_where_a_table_says_in_the_words_of_a_plan():
-    assert [Table("i", 4, rows=9, where=where).on_host for where in (None, *WHERE)] == [False, False, True]
-    with pytest.raises(ValueError, match="table 'i': where is 'disk'; valid are 'device', 'host', and None"):
+    assert [Table("i", 4, capacity=9, where=where).on_host for where in (None, *WHERE)] == [False, False, True, True]
+    with pytest.raises(ValueError, match="table 'i': where is 'disk'; valid are 'device', 'host', 'server', and None"):
         Table("i", 4, rows=9, where="disk")
     assert plan.WHERE == WHERE
 
@@ -124,3 +124,15 @@ def test_values_of_the_wrong_type_are_refused(options, message):
 def test_probability_and_constant_are_accepted_where_they_belong():
     table = Table("u", 4, capacity=5, admission=Probability(0.5), init=Constant(1))
     assert (table.admission, table.init) == (Probability(0.5), Constant(1.0))
+
+
+def test_a_path_is_for_dynamic_tables_and_puts_them_on_the_host(tmp_path):
+    assert Table("user", 4, capacity=9, path=tmp_path).path == str(tmp_path)
+    assert Table("user", 4, capacity=9, path="rows").on_host
+    with pytest.raises(ValueError, match="table 'item' has fixed rows, which lie in memory; give capacity= with path="):
+        Table("item", 4, rows=9, path="rows")
+    with pytest.raises(ValueError, match="table 'user' has a path, so it lives on the host; leave where= out"):
+        Table("user", 4, capacity=9, path="rows", where="device")
+    for wrong in (7, ""):
+        with pytest.raises(TypeError, match=r"table 'user': path is .*; it must name a directory"):
+            Table("user", 4, capacity=9, path=wrong)  # pyright: ignore[reportArgumentType]

@@ -44,7 +44,7 @@ def optimizer(kind: str, emb: EmbeddingCollection, **options: Any) -> Any:
 # -- beside the references -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@settings(max_examples=max(100, settings().max_examples))
 @given(data=st.data())
 def test_steps_are_those_of_the_references_for_any_batch(data):
     tables = data.draw(table_lists())

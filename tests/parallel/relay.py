@@ -40,6 +40,15 @@ class Relay:
         assert self._process.stdout is not None
         self.port = int(self._process.stdout.readline())
 
+    def reach(self, address: str) -> str:
+        """An address at which the relay passes connections on to this one."""
+        host, _, port = address.rpartition(":")
+        assert host == "127.0.0.1", "the relay is for this machine"
+        with socket.create_connection((host, self.port)) as link, link.makefile("rw") as lines:
+            lines.write(json.dumps({"target": int(port), "beside": 0}) + "\n")
+            lines.flush()
+            return f"{host}:{int(lines.readline())}"
+
     def close(self) -> None:
         """End the process."""
         self._process.kill()

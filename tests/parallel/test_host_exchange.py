@@ -37,6 +37,13 @@ def test_traffic_is_counted_as_through_gloo() -> None:
         assert one["bytes"]["vectors"] > 0
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_rank_sends_to_itself_stays_where_it_is_or_is_copied_and_never_counts(shared: bool) -> None:
+    for rank, found in enumerate(pool(3).run(f"{JOBS}:in_parts", shared=shared)):
+        sent = 4 * sum(3 + 2 * rank + other for other in range(3) if other != rank)
+        assert found == {"right": {"vectors": True, "gradients": True}, "bytes": {"vectors": sent, "gradients": sent}}
+
+
 def test_messages_that_wait_for_a_step_do_not_hold_up_those_after_them() -> None:
     assert pool(2).run(f"{JOBS}:late", times=60) == [[True] * 60] * 2
 

@@ -62,6 +62,8 @@ class Case:
     weighs: bool = False  # ranks say how many rows they have
     ahead: bool = False  # ids of a batch are sent while the one before is computed
     on_device: bool = False  # rows are on the device under test, of all ranks the same one
+    servers: list[str] = field(default_factory=list)  # addresses of those that have the tables with where="server"
+    staleness: int | None = None
     habit: str = ""  # something else that programs do around a backward pass, by its name in `jobs/habits.py`
 
     @property

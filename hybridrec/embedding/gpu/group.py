@@ -20,7 +20,7 @@ from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
-from hybridrec.ops.row_update import numbers as of
+from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
 
@@ -48,15 +48,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
         self._lines: list[Any] = [None, None]  # the numbers and keys that are there
         count = len(self.names)
-        self._numbers_there = torch.zeros(count, of.NUMBERS.value, device=self.device)
-        self._keys_there = torch.zeros(count, of.KEYS.value, dtype=torch.int64, device=self.device)
+        self._numbers_there = torch.zeros(count, of.NUMBERS, device=self.device)
+        self._keys_there = torch.zeros(count, of.KEYS, dtype=torch.int64, device=self.device)
         self._keys = [None if s.dtype == torch.float32 else (s.key, s.part) for s in self.stores.values()]
         self._held = holding(key[1] for key in self._keys if key)
-        self._addresses_there = torch.zeros(count, of.ADDRESSES.value, dtype=torch.int64, device=self.device)
+        self._addresses_there = torch.zeros(count, of.ADDRESSES, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
-        self._outcome = torch.zeros(len(self.names), 2, device=self.device)  # rows left out, and sums of squares
+        self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
         for number, store in enumerate(self.stores.values()):
-            store.left_out = self._outcome[number, 0]
+            store.left_out = self._outcome[1 + number]
 
     def lookup_fn(
         self,
@@ -159,12 +159,11 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
         """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
-        plain = {name: RowStep(rule=RowRule("sgd"), lr=0.0, step=1) for name in names}
         scales = {name: steps[name].grad_scale if steps else 1.0 for name in names}
+        sgd = RowRule("sgd")
+        plain = {name: RowStep(rule=sgd, lr=0.0, step=1, grad_scale=scale) for name, scale in scales.items()}
         left_out, squares = self._measured(plain)
-        if any(left_out.values()):
-            return math.inf
-        return math.sqrt(sum(squares[name] * scale**2 for name, scale in scales.items()))
+        return math.inf if any(left_out.values()) else math.sqrt(squares)
 
     def finite(self, names: Iterable[str]) -> bool:
         """Whether all queued gradients of these tables are finite."""
@@ -183,12 +182,13 @@ class DeviceGroup(GradientQueue[DeviceStore]):
                     "Find their cause, or leave such rows out with nan='skip'"
                 )
 
-    def _measured(self, steps: Mapping[str, RowStep]) -> tuple[dict[str, float], dict[str, float]]:
-        """Rows with gradients that are not finite, and the sums of the squares of the others, by table."""
+    def _measured(self, steps: Mapping[str, RowStep]) -> tuple[dict[str, float], float]:
+        """Rows with gradients that are not finite, by table, and the sum of the squares of all others."""
         outcome = torch.zeros_like(self._outcome)
         self._run(self._calls(set(steps)), steps, outcome, norm=True)
-        by_name = dict(zip(self.names, outcome.tolist(), strict=True))
-        return {name: by_name[name][0] for name in steps}, {name: by_name[name][1] for name in steps}
+        squares, *rows = outcome.tolist()
+        by_name = dict(zip(self.names, rows, strict=True))
+        return {name: by_name[name] for name in steps}, squares
 
     def _run(self, calls: list[QueuedCall], steps: Mapping[str, RowStep], outcome: Tensor, norm: bool) -> None:
         if not calls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,10 +11,13 @@ from torch import Tensor
 
 from hybridrec.embedding.columns import Columns, side_by_side
 from hybridrec.embedding.queue import FeatureSpec
-from hybridrec.ops import features as line
+from hybridrec.ops.features import COMBINERS
+from hybridrec.ops.features import of as line
 from hybridrec.ops.room import aligned_width
 from hybridrec.ops.row_groups.triton import Sizes
 
+SUMS, MAX, SEQUENCE = range(3)  # how a feature is pooled
+MOST_LAYOUTS = 64  # that are kept
 MOST_NUMBERS = 2**31 - 1  # of an output or its gradient: places in it are int32
 
 
@@ -82,104 +85,156 @@ class TableFacts:
     hashed: bool = False  # whether ids outside it have a row by their hash
 
 
-def make_layout(
-    specs: Sequence[FeatureSpec],
-    tables: Sequence[TableFacts],
-    starts: Sequence[int],
-    counts: Sequence[int],
-    hotness: Sequence[int | None],
-    lines: Sequence[int],
-    batch: int,
-    device: torch.device,
-    sizes: Sizes,
-    columns: Columns | None = None,
-    room: int | None = None,
-) -> Layout:
-    """The layout for a block, given per feature its table, ids and hotness (None: ragged, with a line of offsets).
+class Shapes:
+    """Layouts of blocks whose features have the same hotness (None: ragged, with a line of offsets) and batch size.
 
-    Pooled features are side by side, unless their `columns` are given. With `room`, rows of the output have that many
-    columns behind the vectors, and more up to what layers like.
+    What differs between them is given to `layout`: the ids of each feature, and where rows lie if that is not always
+    the same. Pooled features are side by side, unless their `columns` are given. With `room`, rows of the output have
+    that many columns behind the vectors, and more up to what layers like.
     """
-    pooled = columns or side_by_side(specs, [table.dim for table in tables])
-    stride = pooled.width if room is None else aligned_width(pooled.width + room)
-    sizes = sizes.fitting(max(counts, default=0))
-    kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
-    kind_of = [kinds.index((t.dim, str(t.dtype))) for t in tables]
-    order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
-    begins, behind = _begins(pooled, counts, stride * batch, batch)
-    matrix = np.zeros((len(specs), line.LENGTH.value), np.int64)
-    for place, f in enumerate(order):
-        table, spec, fixed = tables[f], specs[f], hotness[f]
-        sequence = spec.combiner == "none"
-        hot = spec.group if sequence else -1 if fixed is None else fixed
-        matrix[place] = (
-            *(table.address, table.rows, table.base, table.number, kind_of[f], starts[f], counts[f], hot),
-            *(lines[f], begins[f], table.dim if sequence else stride, line.COMBINERS[spec.combiner], f),
-            *(spec.group, table.hashed, 0, 0),
+
+    def __init__(
+        self,
+        specs: Sequence[FeatureSpec],
+        tables: Sequence[TableFacts],
+        hotness: Sequence[int | None],
+        lines: Sequence[int],
+        batch: int,
+        device: torch.device,
+        sizes: Sizes,
+        columns: Columns | None = None,
+        room: int | None = None,
+    ) -> None:
+        self._batch, self._device, self._sizes = batch, device, sizes
+        self._pooled = columns or side_by_side(specs, [table.dim for table in tables])
+        width = self._pooled.width
+        self._stride = width if room is None else aligned_width(width + room)
+        self._kinds = sorted({(t.dim, str(t.dtype)) for t in tables})
+        kind_of = [self._kinds.index((t.dim, str(t.dtype))) for t in tables]
+        order = sorted(range(len(specs)), key=lambda f: (kind_of[f], _part(specs[f]), hotness[f] != 1, f))
+        self._order, self._types = np.array(order, np.int64), [tables[f].dtype for f in order]
+        self._dims = np.array([table.dim for table in tables], np.int64)
+        self._groups = np.array([spec.group for spec in specs], np.int64)
+        self._parts = np.array([_part(spec) for spec in specs], np.int64)
+        self._lines = np.zeros((len(specs), line.LENGTH), np.int64)
+        for place, f in enumerate(order):
+            table, spec, fixed = tables[f], specs[f], hotness[f]
+            sequence = spec.combiner == "none"
+            hot = spec.group if sequence else -1 if fixed is None else fixed
+            self._lines[place] = (
+                *(table.address, table.rows, table.base, table.number, kind_of[f], 0, 0, hot),
+                *(lines[f], 0, table.dim if sequence else self._stride, COMBINERS[spec.combiner], f),
+                *(spec.group, table.hashed, 0, 0),
+            )
+        self._made: dict[tuple[int, ...], tuple[Layout, np.ndarray, np.ndarray]] = {}
+        self._largest = np.flatnonzero(self._parts[self._order] == MAX).tolist()
+        self._sequences = sorted(np.flatnonzero(self._parts[self._order] == SEQUENCE).tolist(), key=order.__getitem__)
+        self._grouped, self._hashed = bool((self._groups > 1).any()), any(table.hashed for table in tables)
+
+    def layout(self, starts: Sequence[int], counts: Sequence[int], rows: np.ndarray | None = None) -> Layout:
+        """That of a block, given where the ids of each feature start and how many there are.
+
+        `rows` int64 [F, 3] are addresses, sizes and bases of tables, where they are others than at first.
+        """
+        kind = *starts, *counts
+        found = self._made.get(kind)
+        if found is None:
+            if len(self._made) >= MOST_LAYOUTS:  # ragged blocks are all different
+                self._made.clear()
+            found = self._made[kind] = self._make(starts, counts)
+        return found[0] if rows is None else self._over(*found, rows)
+
+    def _over(self, layout: Layout, matrix: np.ndarray, maxima: np.ndarray, rows: np.ndarray) -> Layout:
+        """The same for tables that lie elsewhere."""
+        matrix, maxima, places = matrix.copy(), maxima.copy(), [line.ROWS, line.SIZE, line.BASE]
+        matrix[:, places] = rows[self._order]
+        maxima[:, places] = matrix[self._largest][:, places]
+        features, of_max = _sent([matrix, maxima], self._device)
+        return replace(layout, features=features, maxima=of_max)
+
+    def _make(self, starts: Sequence[int], counts: Sequence[int]) -> tuple[Layout, np.ndarray, np.ndarray]:
+        """A layout, and its lines on the host."""
+        count, order = np.array(counts, np.int64), self._order
+        sizes, matrix = self._sizes.fitting(int(count.max(initial=0))), self._lines.copy()
+        matrix[:, line.START], matrix[:, line.COUNT] = np.array(starts, np.int64)[order], count[order]
+        begins, behind = self._begins(count)
+        matrix[:, line.COLUMN] = begins[order]
+        dims = self._dims[order].tolist()
+        maxima, winners, occurrences = _maxima(
+            matrix, self._largest, [dims[place] for place in self._largest], self._batch, behind
         )
-    largest = [place for place, f in enumerate(order) if specs[f].combiner == "max"]
-    maxima, winners, occurrences = _maxima(matrix, largest, [tables[order[p]].dim for p in largest], batch, behind)
-    programs = np.concatenate([[0], np.cumsum(-(-matrix[:, line.COUNT.value] // sizes.ids))])
-    parts, types = [_part(specs[f]) for f in order], [tables[f].dtype for f in order]
-    classes, lists, most, chunks = _classes(kinds, matrix, maxima, parts, types, sizes)
-    ends = [place for place, f in enumerate(order) if specs[f].combiner == "none"]
-    sequences = sorted(ends, key=lambda place: order[place])
-    to = {"device": device, "non_blocking": True}
-    return Layout(
-        batch=batch,
-        ids=max((start + count for start, count in zip(starts, counts, strict=True)), default=0),
-        width=pooled.width,
-        stride=stride,
-        columns=pooled.begins,
-        dims=tuple(tables[f].dim for f in order),
-        ragged=bool((matrix[:, line.HOTNESS.value] < 0).any()),
-        divides=bool((matrix[:, line.COMBINER.value] > 0).any()),
-        grouped=any(spec.group > 1 for spec in specs),
-        hashed=any(table.hashed for table in tables),
-        features=torch.from_numpy(matrix).to(**to),
-        maxima=torch.from_numpy(maxima).to(**to),
-        winners=winners,
-        occurrences=occurrences,
-        largest={place: _numbers_of_ids(matrix[place]) for place in largest},
-        order=tuple(order),
-        sequences=tuple((p, counts[order[p]] // specs[order[p]].group, begins[order[p]]) for p in sequences),
-        classes=classes,
-        first_programs=torch.from_numpy(programs.astype(np.int32)).to(**to),
-        programs=int(programs[-1]),
-        lists=torch.from_numpy(np.array(lists, np.int32)).to(**to),
-        most=most,
-        chunks=chunks,
-        sizes=sizes,
-    )
+        programs = np.concatenate([[0], np.cumsum(-(-matrix[:, line.COUNT] // sizes.ids))])
+        parts = self._parts[order].tolist()
+        classes, lists, most, chunks = _classes(self._kinds, matrix, maxima, parts, self._types, sizes)
+        there = _sent([matrix, maxima, programs.astype(np.int32), np.array(lists, np.int32)], self._device)
+        of_sequences = order[self._sequences]
+        vectors, firsts = (each[of_sequences].tolist() for each in (count // self._groups, begins))
+        made = Layout(
+            batch=self._batch,
+            ids=max((start + n for start, n in zip(starts, counts, strict=True)), default=0),
+            width=self._pooled.width,
+            stride=self._stride,
+            columns=self._pooled.begins,
+            dims=tuple(dims),
+            ragged=bool((matrix[:, line.HOTNESS] < 0).any()),
+            divides=bool((matrix[:, line.COMBINER] > 0).any()),
+            grouped=self._grouped,
+            hashed=self._hashed,
+            features=there[0],
+            maxima=there[1],
+            winners=winners,
+            occurrences=occurrences,
+            largest={place: _numbers_of_ids(matrix[place]) for place in self._largest},
+            order=tuple(order.tolist()),
+            sequences=tuple(zip(self._sequences, vectors, firsts, strict=True)),
+            classes=classes,
+            first_programs=there[2],
+            programs=int(programs[-1]),
+            lists=there[3],
+            most=most,
+            chunks=chunks,
+            sizes=sizes,
+        )
+        return made, matrix, maxima
+
+    def _begins(self, counts: np.ndarray) -> tuple[np.ndarray, int]:
+        """Where each feature's numbers begin: pooled ones in their columns, sequences one after the other behind them.
+
+        Then where the gradients of the ids of max begin, behind the sequences.
+        """
+        sequences = self._parts == SEQUENCE
+        sizes = np.where(sequences, counts // self._groups * self._dims, 0)
+        first = self._stride * self._batch
+        begins = np.where(sequences, first + np.cumsum(sizes) - sizes, np.array(self._pooled.begins, np.int64))
+        behind = first + int(sizes.sum())
+        if (numbers := behind + int((counts * self._dims)[self._parts == MAX].sum())) > MOST_NUMBERS:
+            raise ValueError(
+                f"a batch of {self._batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
+                "possible on a GPU; take smaller batches, or spread the tables over several collections"
+            )
+        return begins, behind
+
+
+def _sent(parts: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """Arrays of int64 and int32 on the device by one copy; each begins at a multiple of 16 bytes."""
+    sizes = [-(-part.nbytes // 16) * 2 for part in parts]  # in numbers of 8 bytes
+    joined = np.zeros(sum(sizes), np.int64)
+    for part, at in zip(parts, np.cumsum(sizes) - sizes, strict=True):
+        joined[at : at + -(-part.nbytes // 8)].view(part.dtype)[: part.size] = part.ravel()
+    there = torch.from_numpy(joined).to(device, non_blocking=True).split(sizes)
+    kinds = [torch.int64 if part.dtype == np.int64 else torch.int32 for part in parts]
+    return [each.view(kind)[: part.size].view(part.shape) for each, kind, part in zip(there, kinds, parts, strict=True)]
 
 
 def _numbers_of_ids(of_max: np.ndarray) -> tuple[int, int]:
     """Begin and end of the gradients of the ids of a feature of max, whose stride is by now its dimension."""
-    begin, count, dim = (int(of_max[at.value]) for at in (line.OCCURRENCES, line.COUNT, line.STRIDE))
+    begin, count, dim = (int(of_max[at]) for at in (line.OCCURRENCES, line.COUNT, line.STRIDE))
     return begin, begin + count * dim
 
 
 def _part(spec: FeatureSpec) -> int:
     """Where a feature stands among those of its class: pooled by sums, by max, or not."""
-    return {"max": 1, "none": 2}.get(spec.combiner, 0)
-
-
-def _begins(pooled: Columns, counts: Sequence[int], behind: int, batch: int) -> tuple[list[int], int]:
-    """Where each feature's numbers begin: pooled ones in their columns, sequences one after the other `behind` them.
-
-    Then where the gradients of the ids of max begin, behind the sequences.
-    """
-    specs, dims, begins = pooled.features, pooled.dims, []
-    for spec, dim, count, begin in zip(specs, dims, counts, pooled.begins, strict=True):
-        begins.append(behind if spec.combiner == "none" else begin)
-        behind += count // spec.group * dim if spec.combiner == "none" else 0
-    ids_of_max = sum(dim * n for dim, n, spec in zip(dims, counts, specs, strict=True) if spec.combiner == "max")
-    if (numbers := behind + ids_of_max) > MOST_NUMBERS:
-        raise ValueError(
-            f"a batch of {batch} rows makes {numbers} numbers of embeddings, and at most {MOST_NUMBERS} are "
-            "possible on a GPU; take smaller batches, or spread the tables over several collections"
-        )
-    return begins, behind
+    return {"max": MAX, "none": SEQUENCE}.get(spec.combiner, SUMS)
 
 
 def _maxima(
@@ -191,12 +246,12 @@ def _maxima(
     """
     winners = occurrences = 0
     for place, dim in zip(places, dims, strict=True):
-        matrix[place, line.WINNERS.value], matrix[place, line.OCCURRENCES.value] = winners, occurrences
-        winners, occurrences = winners + batch * dim, occurrences + int(matrix[place, line.COUNT.value]) * dim
+        matrix[place, line.WINNERS], matrix[place, line.OCCURRENCES] = winners, occurrences
+        winners, occurrences = winners + batch * dim, occurrences + int(matrix[place, line.COUNT]) * dim
     maxima = matrix[places]
     for place, dim in zip(places, dims, strict=True):
-        matrix[place, line.COLUMN.value] = behind + matrix[place, line.OCCURRENCES.value]
-        matrix[place, line.STRIDE.value], matrix[place, line.HOTNESS.value] = dim, 1
+        matrix[place, line.COLUMN] = behind + matrix[place, line.OCCURRENCES]
+        matrix[place, line.STRIDE], matrix[place, line.HOTNESS] = dim, 1
     return maxima, winners, occurrences
 
 
@@ -211,17 +266,17 @@ def _classes(
     """The classes, where their lists and chunks begin, and the room for all of them."""
     made, lists, begin, chunks = [], [], 0, 0
     for kind, (dim, _) in enumerate(kinds):
-        mine = np.flatnonzero(matrix[:, line.CLASS.value] == kind)
+        mine = np.flatnonzero(matrix[:, line.CLASS] == kind)
         first, last = int(mine[0]), int(mine[-1]) + 1
         pooled = parts[first:last].count(0)
-        ones = int((matrix[mine][:pooled, line.HOTNESS.value] == 1).sum())
-        largest = np.searchsorted(maxima[:, line.CLASS.value], [kind, kind + 1]).tolist()
+        ones = int((matrix[mine][:pooled, line.HOTNESS] == 1).sum())
+        largest = np.searchsorted(maxima[:, line.CLASS], [kind, kind + 1]).tolist()
         all_lines = np.concatenate([matrix[mine], maxima[slice(*largest)]])
-        places = all_lines[:, [at.value for at in (line.COLUMN, line.STRIDE, line.WINNERS, line.OCCURRENCES)]]
+        places = all_lines[:, [line.COLUMN, line.STRIDE, line.WINNERS, line.OCCURRENCES]]
         align = 1 if dim % 4 or (places % 4).any() else 4
         made.append(Class(dim, types[first], first, last, ones, pooled, tuple(largest), begin, chunks, align))
         lists.append((begin, chunks))
-        ids = int(matrix[mine][:, line.COUNT.value].sum())
+        ids = int(matrix[mine][:, line.COUNT].sum())
         begin += ids
         chunks += ids // (sizes.few + 1) + ids // sizes.chunk + 1  # for each row with many, and for full ones
     return tuple(made), lists, begin, chunks

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.columns import Columns
-from hybridrec.embedding.gpu.layout import Layout, TableFacts, make_layout
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
@@ -30,7 +30,6 @@ from hybridrec.types.id_block import NO_ID
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.group import DeviceGroup
 
-MOST_LAYOUTS = 64
 NO_FAULT = 0  # no id outside a table is 0
 REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
 
@@ -161,13 +160,12 @@ class DeviceLookup:
 
     def _make(self, block: IdBlock) -> Layout:
         at = [block.names.index(feature.name) for feature in self.features]
-        return make_layout(
-            *(self.features, self.facts, [block.starts[i] for i in at]),
-            [block.starts[i + 1] - block.starts[i] for i in at],
-            [block.hotness[i] for i in at],
-            [block.hotness[:i].count(None) for i in at],
+        shapes = Shapes(
+            *(self.features, self.facts, [block.hotness[i] for i in at], [block.hotness[:i].count(None) for i in at]),
             *(block.batch_size, self.group.device, self.group.sizes, self.columns, self.room),
         )
+        starts, ends = ([block.starts[i + more] for i in at] for more in (0, 1))
+        return shapes.layout(starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
     def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""

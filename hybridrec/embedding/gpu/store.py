@@ -225,7 +225,8 @@ class DeviceStore(Store):
     # -- figures ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
-        return {"nan_rows": int(self.left_out)}  # waits for the device
+        counts = self.share.column == 0  # who has the first columns counts rows
+        return {"nan_rows": int(self.left_out) if counts else 0}  # waits for the device
 
     def memory(self) -> dict[str, float]:
         rows, state = self.there.nbytes, sum(values.nbytes for values in self.states.values())

@@ -35,10 +35,11 @@ class MixedLookup:
         here = [i for i, f in enumerate(features) if f.table in group.here.stores]
         there = [i for i in range(len(features)) if i not in here]
         self._width, self.runs = columns.width, columns.select(here).runs()
-        self._here = group.here.lookup_fn(tuple(features[i] for i in here))
+        self._here: Any = group.here.lookup_fn(tuple(features[i] for i in here))
         self._there = self._of_card(columns.select(there)) if group.there is not None and there else None
         self._sequences = _merged(features, there, here)
         self._names = tuple(features[i].name for i in here)
+        self._sends = getattr(group.here, "prepares", False)
         self._fetched: Any = WeakTensorKeyDictionary()  # by the ids of a block, which may go without a lookup
 
     def __reduce__(self) -> tuple:
@@ -69,9 +70,27 @@ class MixedLookup:
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(_NO_GRAPH)
 
+    def prepare(self, block: IdBlock, weight: float | None, train: bool = True) -> None:
+        """Send the ids ahead to where they travel: a lookup of this very block must follow."""
+        if getattr(self.group.there, "prepares", False) and self._there is not None:
+            self._there.prepare(block, weight, train)
+        if self._sends:
+            fetched = self.roads.fetch(block, self._names)
+            if self.device.type == "cuda":
+                self._fetched[block.values] = fetched
+            self._here.prepare(fetched.arrived(), weight, train)
+
+    def forget(self) -> None:
+        """What was prepared, and not looked up yet, will not be."""
+        self._fetched.clear()
+        for lookup in (self._there, self._here):
+            getattr(lookup, "forget", lambda: None)()
+
     def _fetch(self, block: IdBlock) -> Fetched:
         found = self._fetched.pop(block.values, None)
-        return found if found is not None and found.is_of(block) else self.roads.fetch(block, self._names)
+        if found is not None and (self._sends or found.is_of(block)):  # ids that were sent stay what they were
+            return found
+        return self.roads.fetch(block, self._names)
 
     def _on_host(self, fetched: Fetched, block: IdBlock) -> IdBlock:
         """The block of features on the host; weights that may get a gradient stay part of the graph."""
@@ -93,8 +112,10 @@ class MixedLookup:
 
     def arriving(self, arrived: Any) -> None:
         """Gradients are about to be queued that are on the host when this event has come."""
-        assert isinstance(self.group.here, HostGroup), "it knows how to wait"
-        self.group.here.expect(arrived)
+        if isinstance(self.group.here, HostGroup):
+            self.group.here.expect(arrived)
+        else:
+            arrived.synchronize()  # gradients are summed at once
 
 
 _NO_GRAPH = (

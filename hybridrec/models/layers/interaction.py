@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,59 +16,74 @@ def dot_interaction(*vectors: Tensor) -> Tensor:
     >>> dot_interaction(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[[5.0, 6.0]]]))
     tensor([[11., 17., 39.]])
     """
+    joined, n = _joined(vectors, False)
+    return _dots(joined, n, 0)
+
+
+ALIGNED = {"cuda": 8, "cpu": 4}  # vectors whose number is no multiple of it keep processors from their best products
+PAIRS = 8  # the same for the columns of a matrix on a CPU: by others the gradient takes twice the time
+
+
+def _joined(vectors: Sequence[Tensor], roomy: bool) -> tuple[Tensor, int]:
+    """All vectors [B, m, D] with zeros behind them, at least one where it is to be `roomy`; and how many are given."""
     n, like = sum(each.shape[1] for each in vectors), vectors[0]
-    missing = -n % ALIGNED if like.is_cuda else 0
+    missing = -n % ALIGNED[like.device.type] if like.is_cuda or roomy else 0
+    missing = missing or (ALIGNED[like.device.type] if roomy else 0)
     room = [like.new_zeros(1, 1, 1).expand(like.shape[0], missing, like.shape[2])] if missing else []
     parts = [*vectors, *room]
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)), n
+
+
+def _dots(joined: Tensor, n: int, behind: int) -> Tensor:
+    """The dot products of all pairs of the first n vectors, with so many columns of zeros behind them."""
     if torch.compiler.is_compiling():
-        return _pairs(joined, n)
+        return _pairs(joined, n, behind)
     if torch.is_autocast_enabled(joined.device.type):
         joined = joined.to(torch.get_autocast_dtype(joined.device.type))
-    return _Pairs.apply(joined, n)  # pyright: ignore[reportReturnType]
+    return _Pairs.apply(joined, n, behind)  # pyright: ignore[reportReturnType]
 
 
-ALIGNED = 8  # vectors: an odd number of them keeps a GPU from its matrix units
-
-
-def _pairs(vectors: Tensor, n: int) -> Tensor:
-    """One formula, compiled or not: all products of [B, m, D], and of the first n those of pairs."""
+def _pairs(vectors: Tensor, n: int, behind: int) -> Tensor:
+    """One formula, compiled or not: all products of [B, m, D], and of the first n those of pairs; then zeros, which
+    are products of vectors that are none."""
     m = vectors.shape[1]
     first, second = torch.triu_indices(n, n, offset=1, device=vectors.device)
+    picked = torch.nn.functional.pad(first * m + second, (0, behind), value=m * m - 1)
     products = vectors @ vectors.transpose(1, 2)  # [B, m, m]
-    return products.flatten(1).index_select(1, first * m + second)
+    return products.flatten(1).index_select(1, picked)
 
 
 class _Pairs(torch.autograd.Function):
     """The products with their gradient by hand: it is symmetric, so there is one matrix product, not two."""
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, n: int) -> Tensor:
+    def forward(ctx: Any, vectors: Tensor, n: int, behind: int) -> Tensor:
         ctx.save_for_backward(vectors)
-        ctx.n = n
-        return _pairs(vectors, n)
+        ctx.n, ctx.behind = n, behind
+        return _pairs(vectors, n, behind)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (vectors,) = ctx.saved_tensors
-        m, pairs = vectors.shape[1], grad.shape[1]
+        m, pairs = vectors.shape[1], grad.shape[1] - ctx.behind
         first, second = torch.triu_indices(ctx.n, ctx.n, offset=1, device=grad.device)
         order = torch.arange(pairs, device=grad.device)
         place = torch.full((m * m,), pairs, device=grad.device)  # of each product among the pairs; others have none
         place[first * m + second] = order
         place[second * m + first] = order
-        both = torch.cat([grad, grad.new_zeros(grad.shape[0], 1)], 1).index_select(1, place)
-        return both.unflatten(1, (m, m)) @ vectors, None
+        if not ctx.behind or bool(grad[:, pairs].any()):  # there is no column of zeros
+            grad = torch.cat([grad[:, :pairs], grad.new_zeros(grad.shape[0], 1)], 1)
+        return grad.index_select(1, place).unflatten(1, (m, m)) @ vectors, None, None
 
 
 def pairs_beside(below: Tensor | None, vectors: Tensor, dim: int) -> tuple[Tensor, ...]:
     """below [B, dim], and the dot products of all pairs of it and the vectors of [B, F * dim]: inputs for an `MLP`.
 
-    On a GPU they are one tensor, made in one pass.
+    On a GPU they are one tensor, made in one pass. Columns of zeros are behind them, as processors like it.
 
     >>> pairs_beside(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0, 5.0, 6.0]]), dim=2)
-    (tensor([[1., 2.]]), tensor([[11., 17., 39.]]))
+    (tensor([[1., 2.]]), tensor([[11., 17., 39.,  0.,  0.,  0.,  0.,  0.]]))
     """
     if vectors.is_cuda and not torch.compiler.is_compiling():
         from hybridrec.ops.pair_dots.op import pair_dots, suits  # which need Triton
@@ -75,7 +91,11 @@ def pairs_beside(below: Tensor | None, vectors: Tensor, dim: int) -> tuple[Tenso
         if suits(below, vectors, dim):
             return (pair_dots(below, vectors, dim),)
     fields = vectors.unflatten(1, (-1, dim))  # [B, F, dim]
-    return (dot_interaction(fields),) if below is None else (below, dot_interaction(below.unsqueeze(1), fields))
+    parts = [fields] if below is None else [below.unsqueeze(1), fields]
+    n = sum(each.shape[1] for each in parts)
+    behind = 0 if vectors.is_cuda else -(n * (n - 1) // 2) % PAIRS
+    dots = _dots(*_joined(parts, behind > 0), behind)
+    return (dots,) if below is None else (below, dots)
 
 
 class FieldSums(NamedTuple):

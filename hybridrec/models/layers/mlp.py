@@ -24,7 +24,8 @@ class MLP(nn.Sequential):
     """From [B, width] through hidden layers to [B, out], or to the last hidden layer where `out` is None.
 
     After each hidden layer come the activation and dropout. `self.out` is the width of the result. The input may come
-    as several tensors that lie side by side, [B, m] and [B, width - m], without the cost of joining them.
+    as several tensors that lie side by side, [B, m] and [B, width - m], without the cost of joining them. Of
+    their columns the last `zeros` may be none of the width, but zeros.
 
     >>> import torch
     >>> mlp = MLP(8, (16, 4), out=1, dropout=0.1)
@@ -55,19 +56,19 @@ class MLP(nn.Sequential):
         super().__init__(*parts)
         self.out = width if out is None else out
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor, zeros: int = 0) -> Tensor:
         if not len(self):
             return torch.cat(inputs, 1)
         if inputs[0].is_cuda:
             return self._on_gpu(beside(*inputs))
-        if len(inputs) == 1:
+        if len(inputs) == 1 and not zeros:
             return super().forward(*inputs)
         first = self[0]
         assert isinstance(first, nn.Linear)
-        columns = first.weight.split([each.shape[1] for each in inputs], 1)
+        columns = padded(first.weight, 0, zeros).split([each.shape[1] for each in inputs], 1)
         x = linear(inputs[0], columns[0], first.bias)
         for each, weight in zip(inputs[1:], columns[1:], strict=True):
-            x = x + linear(each, weight)
+            x = torch.addmm(x, each, weight.t())
         return self._rest(x)
 
     def _on_gpu(self, x: Tensor) -> Tensor:

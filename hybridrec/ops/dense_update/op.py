@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from hybridrec.ops.dense_update import numbers as of
+from hybridrec.ops.dense_update.numbers import RULES, of
 from hybridrec.ops.dense_update.rules import Rule, numbers_of, rule_of
 from hybridrec.ops.dense_update.triton import SIZE, update_parameters
 from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
@@ -103,7 +103,7 @@ class DenseUpdate:
         update_parameters[(len(programs),)](
             *(lines, programs, lines if loss is None else loss),
             *numbers_of(part.rule, part.group, part.done + 1),
-            RULE=of.RULES[part.rule.name],  # pyright: ignore[reportArgumentType] (Triton takes plain numbers)
+            RULE=RULES[part.rule.name],  # pyright: ignore[reportArgumentType] (Triton takes plain numbers)
             GUARDED=loss is not None,  # pyright: ignore[reportArgumentType]
             SIZE=SIZE,  # pyright: ignore[reportArgumentType]
         )
@@ -122,7 +122,7 @@ class DenseUpdate:
             if len(self._lines) >= MOST_TABLES:
                 self._lines.clear()
             lines = self._lines[key] = _sent(torch.tensor(numbers, pin_memory=device.type == "cuda"), device)
-        sizes = key[of.COUNT.value :: of.LINE.value]
+        sizes = key[of.COUNT :: of.LINE]
         if sizes not in self._programs:
             made = [(at, first) for at, size in enumerate(sizes) for first in range(0, size, SIZE)]
             self._programs[sizes] = _sent(torch.tensor(made, dtype=torch.int32).view(-1, 2), device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hybridrec.ops.dense_update import numbers as of
+from hybridrec.ops.dense_update.numbers import of
 
 SIZE = 1024  # numbers of a program: enough programs for all of a card, even for small layers
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as of
+from hybridrec.ops.features import of
 from hybridrec.ops.row_groups import triton as groups
 
 IDS = 1024  # of a program
@@ -64,7 +64,7 @@ def resolve_ids(
     """Ids as they are, but of features whose table says so those outside it become rows by their hash."""
     program = tl.program_id(0)
     feature = groups.feature_of(first_programs, program, FEATURES, STEPS)
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     start, count, size = tl.load(line + of.START), tl.load(line + of.COUNT), tl.load(line + of.SIZE)
     i = (program - tl.load(first_programs + feature)) * IDS + tl.arange(0, IDS)
     id = tl.load(values + start + i, mask=i < count, other=0)

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features
+from hybridrec.ops.features import of as features
 from hybridrec.ops.id_hash import triton as hashing
-from hybridrec.ops.id_routes import lines as of
+from hybridrec.ops.id_routes.lines import of
 from hybridrec.ops.row_groups import triton as groups
 
 IDS = 512  # of a program
@@ -118,7 +118,7 @@ def route(
     device, end = values.device, of_keys.end
     rows = torch.empty(asked + sent, dtype=torch.int64, device=device)
     keys = torch.empty(asked, dtype=torch.int32 if end < 2**31 - 1 else torch.int64, device=device)
-    faults = torch.full((count,), of.NO_FAULT.value, device=device)
+    faults = torch.full((count,), of.NO_FAULT, device=device)
     if programs:
         kind = {"IDS": IDS, "LINES": len(lines), "STEPS": len(lines).bit_length()}
         route_ids[(programs,)](values, lines, first_programs, of_keys.bases, rows, keys, faults, end, **kind)

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as of
+from hybridrec.ops.features import TYPES, of
 from hybridrec.ops.room import with_room
 
 ELEMENTS = 512  # numbers that a program has in hand at a time; found best for dimensions 8 to 128
@@ -80,7 +80,7 @@ def pool_bags(
     """Bags [BAGS] of one feature; WIDTH is D or the next power of two."""
     program = tl.program_id(0)
     feature = first + program // blocks
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, combiner = tl.load(line + of.SIZE), tl.load(line + of.COMBINER)
     start, hotness = tl.load(line + of.START), tl.load(line + of.HOTNESS)
@@ -143,7 +143,7 @@ def pool(
     kept = values if scales is None else scales, bag_of, faults
     kind = {"WEIGHTED": weights is not None, "TRAIN": train, "GROUPED": layout.grouped}
     for each in layout.classes:
-        row = of.TYPES[each.dtype]
+        row = TYPES[each.dtype]
         bags = max(1, ELEMENTS // each.width)
         shape = {"ROW": row, "D": each.dim, "WIDTH": each.width, "BAGS": bags, "ALIGN": each.align}
         shape["TOGETHER"] = TOGETHER

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as of
+from hybridrec.ops.features import TYPES, of
 from hybridrec.ops.pooled_lookup import triton as pooling
 
 
@@ -39,7 +39,7 @@ def pool_max(
 ):
     """Bags [BAGS] of one feature; of equal numbers the first wins, and NaN is larger than any."""
     program = tl.program_id(0)
-    line = of.line(features, first + program // blocks)
+    line = features + (first + program // blocks) * of.LENGTH
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, fault = tl.load(line + of.SIZE), faults + tl.load(line + of.NUMBER)
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)
@@ -81,7 +81,7 @@ def spread_max(
 ):
     """An id gets the gradient in the columns that it won, and zeros in others."""
     program = tl.program_id(0)
-    line = of.line(features, first + program // blocks)
+    line = features + (first + program // blocks) * of.LENGTH
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)
     columns, live = tl.arange(0, WIDTH), bags < batch
     begin, length = pooling.bag_ends(line, offsets, 0, bags, live, batch)
@@ -105,7 +105,7 @@ def largest(
     winners = torch.empty(layout.winners if train else 0, dtype=torch.int32, device=values.device)
     given = values, offsets, values if weights is None else weights, layout.maxima, flat, winners, faults
     for each, grid, place, shape in _launches(layout):
-        kind = {"ROW": of.TYPES[each.dtype], "WEIGHTED": weights is not None, "TRAIN": train}
+        kind = {"ROW": TYPES[each.dtype], "WEIGHTED": weights is not None, "TRAIN": train}
         pool_max[grid](*given, *place, **shape, **kind, num_warps=2)
     return winners if train else None
 

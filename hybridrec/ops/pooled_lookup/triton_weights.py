@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as of
+from hybridrec.ops.features import TYPES, of
 from hybridrec.ops.pooled_lookup import triton as pooling
 
 
@@ -41,7 +41,7 @@ def weigh_bags(
     """With y the output and s the scale: sum g·x, mean s (g·x - g·y), sqrtn s (g·x - s w g·y), max where it won."""
     program = tl.program_id(0)
     feature = first + program // blocks
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     rows = tl.multiple_of(tl.load(line + of.ROWS).to(tl.pointer_type(ROW)), 16 if ALIGN > 1 else 1)
     size, combiner = tl.load(line + of.SIZE), tl.load(line + of.COMBINER)
     bags = ((program % blocks) * BAGS + tl.arange(0, BAGS)).to(tl.int64)
@@ -82,7 +82,7 @@ def weight_gradient(looked: Any, pooled: Tensor) -> Tensor:
     winners = block.values if looked.winners is None else looked.winners
     for each in layout.classes:
         bags = max(1, pooling.ELEMENTS // each.width)
-        shape = {"ROW": of.TYPES[each.dtype], "D": each.dim, "WIDTH": each.width, "BAGS": bags, "ALIGN": each.align}
+        shape = {"ROW": TYPES[each.dtype], "D": each.dim, "WIDTH": each.width, "BAGS": bags, "ALIGN": each.align}
         first, last = each.maxima
         parts = [(flat, layout.features, each.first, each.pooled, layout.batch, 0, False)]
         parts += [(flat, layout.maxima, first, last - first, layout.batch, 0, True)]

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops import features as of
+from hybridrec.ops.features import of
 from hybridrec.ops.row_groups import triton_sort
 
 
@@ -90,7 +90,7 @@ def count_occurrences(
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     at = (program - tl.load(first_programs + feature)) * IDS
     left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
     i = tl.arange(0, IDS)
@@ -193,7 +193,7 @@ def list_rows(
     """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     start = tl.load(line + of.START)
     at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
     first = tl.load(ranks + at) == 0
@@ -264,7 +264,7 @@ def place_occurrences(
     """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
     program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
-    line = of.line(features, feature)
+    line = features + feature * of.LENGTH
     start = tl.load(line + of.START)
     at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
     rank = tl.load(ranks + at)

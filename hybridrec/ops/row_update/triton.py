@@ -20,7 +20,7 @@ from hybridrec.ops.philox import triton as philox
 from hybridrec.ops.philox.part import ALL, Part
 from hybridrec.ops.philox.reference import ROUNDING
 from hybridrec.ops.row_groups.triton import RowGroups
-from hybridrec.ops.row_update import numbers as of
+from hybridrec.ops.row_update.numbers import RULES, of
 from hybridrec.optim.rule import RowStep
 
 
@@ -67,25 +67,24 @@ def _step(
     """One step of rows [n] of tables [n] with their summed gradients [n, WIDTH]; see README.md for the order."""
     inside = mask[:, None] & (columns[None, :] < D)
     g = tl.where(inside, g * _number(numbers, table, of.SCALE, mask), 0.0)
-    squares = tl.sum(g * g, 1)
     finite = tl.min(tl.where(g - g == 0, 1, 0), 1) == 1
     bad = mask & (finite == 0)
-    tl.atomic_add(outcome + table * 2, tl.where(bad, 1.0, 0.0), mask=bad, sem="relaxed")
+    tl.atomic_add(outcome + 1 + table, tl.where(bad, 1.0, 0.0), mask=bad, sem="relaxed")
     mask = mask & (bad == 0)
     inside = inside & mask[:, None]
     if NORM:
-        tl.atomic_add(outcome + table * 2 + 1, squares, mask=mask, sem="relaxed")
+        tl.atomic_add(outcome, tl.sum(tl.where(inside, g * g, 0.0)), sem="relaxed")
     else:
-        _apply(g, squares, row, table, mask, inside, columns, addresses, numbers, keys, RULE, ROW, D, ALIGN, HELD)
+        _apply(g, row, table, mask, inside, columns, addresses, numbers, keys, RULE, ROW, D, ALIGN, HELD)
 
 
 @triton.jit
 def _apply(
-    g, squares, row, table, mask, inside, columns, addresses, numbers, keys,
+    g, row, table, mask, inside, columns, addresses, numbers, keys,
     RULE: tl.constexpr, ROW: tl.constexpr, D: tl.constexpr, ALIGN: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """The formula, on gradients that are scaled and finite."""
-    norm, clip = tl.sqrt(squares)[:, None], _number(numbers, table, of.CLIP, mask)
+    norm, clip = tl.sqrt(tl.sum(g * g, 1))[:, None], _number(numbers, table, of.CLIP, mask)
     g = tl.where(norm > clip, g * (clip / norm), g)
     place = row.to(tl.int64)[:, None] * D + columns[None, :]
     w_at = _at(addresses, table, of.ROWS, mask, ROW, ALIGN) + place
@@ -264,7 +263,7 @@ def update_groups(
     programs, chunk = groups.layout.sizes.programs, groups.layout.sizes.chunk
     counter = groups.counters[number]
     common = {"D": each.dim, "WIDTH": each.width, "ALIGN": each.align}
-    stepping = {**common, "RULE": of.RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm, "HELD": held}
+    stepping = {**common, "RULE": RULES[rule], "ROW": TYPES[each.dtype], "NORM": norm, "HELD": held}
     shares = {"SHARES": groups.single_share is not None}
     to = addresses, numbers, keys, outcome
     rows = lambda numbers: max(1, numbers // each.width)  # noqa: E731
@@ -310,14 +309,14 @@ def update_listed(
     each = max(1, 1024 // width)
     update_single[(triton.cdiv(count, each),)](
         *(grads, listed, None, counter, 0, count, addresses, numbers, keys, outcome),
-        RULE=of.RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, HELD=held,
+        RULE=RULES[rule], ROW=TYPES[dtype], D=dim, WIDTH=width, ALIGN=align, SHARES=False, NORM=norm, HELD=held,
         N=each,
     )  # fmt: skip
 
 
 def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tuple[float, ...]]:
     """The numbers of each table's step; zeros for a table that takes none."""
-    none = (0.0,) * of.NUMBERS.value
+    none = (0.0,) * of.NUMBERS
     made = {id(step): _numbers(step) for step in {id(step): step for step in steps.values()}.values()}
     return [made[id(steps[name])] if name in steps else none for name in names]
 
@@ -326,7 +325,7 @@ def step_keys(
     keys: Sequence[tuple[int, Part] | None], names: Sequence[str], steps: Mapping[str, RowStep]
 ) -> list[tuple[int, ...]]:
     """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key."""
-    none = (0,) * of.KEYS.value
+    none = (0,) * of.KEYS
     return [
         none if key is None or name not in steps else _keys(*key, steps[name].step)
         for key, name in zip(keys, names, strict=True)
@@ -344,7 +343,7 @@ def holding(parts: Iterable[Part]) -> int:
     (0, 1, 2)
     """
     kinds = [of.ANYWHERE if part.column % 8 else of.WHOLE if part == ALL else of.SHARE for part in parts]
-    return max((kind.value for kind in kinds), default=of.WHOLE.value)
+    return max(kinds, default=of.WHOLE)
 
 
 def _signed(bits: int) -> int:

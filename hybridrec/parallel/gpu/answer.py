@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.gpu.layout import Layout, make_layout
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes
 from hybridrec.embedding.gpu.lookup import NO_FAULT, Looked
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.triton import pool
@@ -21,8 +21,9 @@ from hybridrec.ops.pooled_lookup.triton_max import largest
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
 from hybridrec.parallel.gpu.beside import Beside
 from hybridrec.parallel.gpu.copies import Copies
-from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.routes import Routes, Unit
 from hybridrec.types import IdBlock
+from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
     from hybridrec.parallel.gpu.group import DeviceShardedGroup
@@ -44,6 +45,7 @@ class Holding:
         )
         self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self.specs]
         self.asked = self.facts[len(self.bags) : len(self.bags) + len(asked)]  # of each rank
+        self.padding = {n: row for n, unit in enumerate(asked) if (row := _padding(routes, unit)) is not None}
         self.widths = np.array([fact.dim for fact in self.asked], np.int64)
         self.bag_width = sum(fact.dim for fact in self.facts[: len(self.bags)])
         kinds = sorted({(fact.dim, str(fact.dtype)) for fact in self.asked})
@@ -51,6 +53,26 @@ class Holding:
         self.kinds = [(np.array(mine), self.asked[mine[0]]) for mine in by_kind]  # what one launch copies
         self.rows_of = {name: len(store) for name, store in group.stores.items()}
         self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
+        self._shapes: dict[object, Shapes] = {}
+
+    def shapes(self, fixed: tuple[int | None, ...], batch: int) -> Shapes:
+        """Layouts of what all ranks ask for, given the hotness of bags and the rows of all batches together."""
+        if (fixed, batch) not in self._shapes:
+            if len(self._shapes) >= MOST_LAYOUTS:
+                self._shapes.clear()
+            rest = len(self.specs) - len(fixed)
+            lines = [fixed[:n].count(None) for n in range(len(fixed))]
+            given = self.specs, self.facts, [*fixed, *[1] * rest], [*lines, *[0] * rest]
+            self._shapes[fixed, batch] = Shapes(*given, batch, self.group.device, self.group.sizes)
+        return self._shapes[fixed, batch]
+
+
+def _padding(routes: Routes, unit: Unit) -> int | None:
+    """The row here of an id that takes no gradient."""
+    padding, holders = routes.padding(unit), unit.piece.holders
+    if padding is None or unit.piece.copied:
+        return padding
+    return padding // len(holders) if holders.index(routes.rank) == padding % len(holders) else None
 
 
 @dataclass(eq=False)
@@ -110,7 +132,7 @@ class DeviceAnswers:
         self._bags_before = int(bags.sum())
         numbers = sent * of.widths
         self.floats: list[int] = (bags + numbers.sum(1)).tolist()
-        self.gradient_floats: list[int] = (bags + self.counts @ of.widths).tolist()
+        self.gradient_floats: list[int] = (bags + self.counts @ of.widths + of.routes.apart).tolist()
         firsts = np.cumsum([0, *self.floats[:-1]]) + bags
         to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
         begins = int(self.sizes.sum()) + (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
@@ -133,12 +155,7 @@ class DeviceAnswers:
         there = [r for r, batch in enumerate(self.batches) if batch]
         fixed = [set(self.hot[there, n].tolist()) for n in range(bags)]
         self._fixed = [found.pop() if len(found) == 1 and min(found) >= 0 else None for found in fixed]
-        lines = [self._fixed[:n].count(None) for n in range(bags)]
-        rest = len(of.specs) - bags
-        return make_layout(
-            *(of.specs, of.facts, self.starts[:-1], counts, [*self._fixed, *[1] * rest], [*lines, *[0] * rest]),
-            *(sum(self.batches), of.group.device, of.group.sizes),
-        )
+        return of.shapes(tuple(self._fixed), sum(self.batches)).layout(self.starts[:-1], counts)
 
     def made_beside(self) -> tuple[Tensor, ...]:
         """What the stream that made it has sent to the device, and others read."""
@@ -227,15 +244,28 @@ class DeviceAnswers:
 
     def prepare(self) -> None:
         """Group the ids by row: a gradient will come."""
-        of, looked = self.of, self.looked
+        of, looked, there, alone = self.of, self.looked, self._ids_there, self._ids_there
         if len(of.routes.copied) and of.routes.world > 1:
             rows = len(of.rows)
             begins = int(self.sizes.sum()) + np.cumsum(self.counts.sum(1)) - self.counts[:, rows:].sum(1)
             firsts = self._bags_before + np.cumsum(self.counts @ of.widths) - self.counts[:, rows:] @ of.widths[rows:]
-            self._copied = Copies(self._ids_there, self.counts[:, rows:], begins, firsts, of.widths[rows:])
-            alone, there = self._copied.without_others(self._ids_there), self._ids_there
+            self._copied = Copies(there, self.counts[:, rows:], begins, firsts, of.widths[rows:])
+            alone = self._copied.without_others(there)
+        if of.padding:
+            alone = self._without_padding(alone)
+        if alone is not there:
             looked.block = looked.block.map_tensors(lambda part: alone if part is there else part)
         of.group.prepare(looked, read=self.made_beside())
+
+    def _without_padding(self, ids: Tensor) -> Tensor:
+        """Ids whose rows take no gradient lead to no row."""
+        made, first, units = ids.clone(), len(self.of.bags), len(self.of.asked)
+        for rank in range(len(self.batches)):
+            for n, row in self.of.padding.items():
+                at = first + rank * units + n
+                mine = made[self.starts[at] : self.starts[at + 1]]
+                mine.masked_fill_(mine == row, NO_ID)
+        return made
 
     def queue(self, gradients: Tensor, tables: set[str]) -> None:
         """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
@@ -243,16 +273,21 @@ class DeviceAnswers:
         rows, width = sum(self.batches), self.of.bag_width
         if self.looked.groups is None:  # the lookup was one of eval()
             self.prepare()
-        numbers = self._ordered(gradients) if len(self.of.bags) else gradients
+        numbers = self._ordered(gradients) if len(self.of.bags) or self.of.routes.apart else gradients
         if self._copied is not None:
             self._copied.fold(numbers)
         pooled, rest = numbers[: rows * width].view(rows, width), numbers[rows * width :]
         looked = replace(self.looked, numbers=numbers, flat=pooled, sequences=(rest,))
         group.queue(looked, (), tables)
 
+    def largest(self, gradients: Tensor) -> Tensor:
+        """The largest of what ranks have put behind their gradients."""
+        return torch.stack([part[-1] for part in gradients.split(self.gradient_floats)]).max()
+
     def _ordered(self, gradients: Tensor) -> Tensor:
         """Those of bags of all ranks, then the rest."""
         parts = gradients.split(self.gradient_floats)
+        parts = [part[:-1] for part in parts] if self.of.routes.apart else parts
         bags = [batch * self.of.bag_width for batch in self.batches]
         pairs = list(zip(parts, bags, strict=True))
         return torch.cat([*(part[:size] for part, size in pairs), *(part[size:] for part, size in pairs)])

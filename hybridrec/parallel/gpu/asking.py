@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.table import Table
-from hybridrec.ops.id_routes import lines as of
+from hybridrec.ops.id_routes.lines import POLICIES, of
 from hybridrec.ops.id_routes.triton import IDS, Segments
 from hybridrec.parallel.gpu.beside import Beside
 from hybridrec.parallel.routes import Part, Routes
@@ -91,9 +91,9 @@ class Asking:
 
     def _line(self, part: Part, tables: Mapping[str, Table]) -> tuple[int, ...]:
         table = tables[part.piece.table]
-        known = table.fixed_rows, of.POLICIES[table.out_of_range or "error"]
+        known = table.fixed_rows, POLICIES[table.out_of_range or "error"]
         if part.kind == "bags":
-            return (0, 0, 0, *known, 1, of.NOT_ASKED.value, part.feature)
+            return (0, 0, 0, *known, 1, of.NOT_ASKED, part.feature)
         holders = 1 if part.kind == "copied" else len(part.piece.holders)
         return (0, 0, 0, *known, holders, self._first_base[part.kind == "copied", part.unit], part.feature)
 
@@ -113,9 +113,9 @@ class Asking:
         mine = [spans[routes.parts[p].feature] for p in (*self.parts, *self.bags)]
         counts = np.array([last - first for first, last in mine], np.int64).reshape(-1)
         ends = np.concatenate([[0], np.cumsum(counts)])
-        made = self._known.copy().reshape(-1, of.LENGTH.value)
-        made[:, of.START.value], made[:, of.COUNT.value] = [first for first, _ in mine], counts
-        made[:, of.TO.value] = ends[:-1]
+        made = self._known.copy().reshape(-1, of.LENGTH)
+        made[:, of.START], made[:, of.COUNT] = [first for first, _ in mine], counts
+        made[:, of.TO] = ends[:-1]
         programs = np.concatenate([[0], np.cumsum(-(-counts // IDS))])
         asked = len(self.parts)
         return Shape(

@@ -127,14 +127,20 @@ class DeviceShardedLookup(RankLookup):
 
     def rows(self, ids: Tensor) -> Tensor:
         """The rows of ids, where the only feature is a sequence."""
-        name, none = self.features[0].name, ids.new_empty(0, len(ids) + 1)
-        block = IdBlock.trusted((name,), ids, (0, len(ids)), (1,), none, None, len(ids))
-        _, (found,) = self(block, False)
+        _, (found,) = self.one(ids, ids.new_empty(0), None, 1, len(ids), False)
         return found
+
+    def one(
+        self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The same for the only feature; hotness is -1 where there are offsets."""
+        ends = offsets[None] if hotness < 0 else offsets.new_empty(0, batch_size + 1)
+        names, hot = (self.features[0].name,), (None if hotness < 0 else hotness,)
+        return self(IdBlock.trusted(names, values, (0, len(values)), hot, ends, weights, batch_size), train)
 
     # -- ids --------------------------------------------------------------------------------------------------
 
-    def prepare(self, block: IdBlock, weight: float | None) -> None:
+    def prepare(self, block: IdBlock, weight: float | None, train: bool = True) -> None:
         begun = self.group.exchange.ahead.begin(self, block, float(block.batch_size) if weight is None else weight)
         self.group.departures.add(begun)
 
@@ -192,19 +198,37 @@ class DeviceShardedLookup(RankLookup):
     ) -> None:
         """Gradients by width and of bags, to the ranks that vectors came from; those of copied tables go to all."""
         group, request, answers = self.group, flight.request, flight.answers
-        message = on_wire(_message(flight, sums, bags).mul_(flight.share), group.wire.gradient)
-        arriving = group.transport.send("gradients", message, request.gradient_floats, answers.gradient_floats)
-        group.expect(lambda: answers.queue(received(arriving.wait(), group.wire.gradient), tables))
+        message = _message(flight, sums, bags).mul_(flight.share)
+        if flight.way.routes.apart:
+            _tell_largest(message, request.gradient_floats)
+        sent, of = on_wire(message, group.wire.gradient), answers.gradient_floats
+        arriving = group.transport.send("gradients", sent, request.gradient_floats, of)
+
+        def land() -> None:
+            gradients = received(arriving.wait(), group.wire.gradient)
+            answers.queue(gradients, tables)
+            if flight.way.routes.apart:
+                group.saw(answers.largest(gradients), tables)
+
+        group.expect(land)
         group.departures.all()
 
 
 def _message(flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor]) -> Tensor:
-    """The gradients for all ranks one after another, each laid out as its vectors were."""
+    """The gradients for all ranks one after another, each laid out as its vectors were, and perhaps a number behind."""
     world, rows = flight.way.routes.world, flight.request.rows
+    behind = [torch.zeros(1, device=flight.way.pooling.device)] if flight.way.routes.apart else []
     ends = np.cumsum(rows, axis=1)
     copies = [table[len(table) - count :] for table, count in zip(sums, rows[:, -1].tolist(), strict=True)]
     parts = []
     for rank in range(world):
         mine = [table[end - n : end] for table, end, n in zip(sums, ends[:, rank], rows[:, rank], strict=True)]
-        parts += [*([bags[rank]] if rank in bags else []), *mine, *copies]
+        parts += [*([bags[rank]] if rank in bags else []), *mine, *copies, *behind]
     return torch.cat([part.flatten() for part in parts])
+
+
+def _tell_largest(message: Tensor, sizes: Sequence[int]) -> None:
+    """Let the last number for each rank be the largest gradient that goes to any; inf where one is not finite."""
+    largest = torch.stack(message.aminmax()).abs().max().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    for part in message.split(list(sizes)):
+        part[-1] = largest

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridrec.ops.id_routes import lines as of
+from hybridrec.ops.id_routes.lines import of
 from hybridrec.ops.id_routes.triton import route
 from hybridrec.parallel.gpu.asking import Asking
 from hybridrec.parallel.gpu.beside import Beside
@@ -57,7 +57,7 @@ class DeviceRequest:
             if line >= 0 and (first != 0 or last != size):
                 raise BadOffsets(feature, *((0, first) if first else (self.block.batch_size, last)))
         for number, feature in enumerate(features):
-            if faults[number] < of.NO_FAULT.value:
+            if faults[number] < of.NO_FAULT:
                 raise OutOfRange(feature, int(faults[number]), int(values[number]))
 
     def hot(self, feature: int) -> int:
@@ -91,7 +91,7 @@ class DeviceRequest:
         copies = int(widths @ self.rows[:, -1])
         home = np.arange(routes.world) == routes.rank
         self.floats: list[int] = (floats + home * copies).tolist()  # that come from each rank
-        self.gradient_floats: list[int] = (floats + copies).tolist()  # that go to each rank
+        self.gradient_floats: list[int] = (floats + copies + routes.apart).tolist()  # that go to each rank
 
     def counts(self) -> np.ndarray:
         """What each rank must know of its message, int64 [world, n]: ids of units, and hotness and ids of bags."""

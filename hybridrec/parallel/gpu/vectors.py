@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hybridrec.embedding.gpu.layout import TableFacts, make_layout
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Shapes, TableFacts
 from hybridrec.embedding.gpu.lookup import NO_FAULT, Looked
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest
 from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
 from hybridrec.ops.row_groups.triton import Sizes, group_rows
-from hybridrec.ops.row_update import numbers as of
+from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import update_groups
 from hybridrec.parallel.gpu.asking import Asking
 from hybridrec.parallel.gpu.request import DeviceRequest, bag_widths
@@ -50,6 +50,8 @@ class Pooling:
         self.columns = self._columns()
         self._rows = torch.zeros(0, dtype=torch.int32, device=device)  # zeros, and so again after each use
         self._partial: dict[int, Tensor] = {}
+        self._faults = torch.full((len(self.specs),), NO_FAULT, device=device)  # nobody looks: ids were checked
+        self._shapes: dict[object, Shapes] = {}
 
     def _columns(self) -> list[tuple[int, int, int]]:
         """Of each pooled part, in the order of the output: the rank that it comes from (-1: pooled here), columns."""
@@ -124,15 +126,11 @@ class Pooling:
         parts = [self.routes.parts[p] for p in self.asking.parts]
         counts = [b - a for a, b in zip(shape.starts, shape.starts[1:], strict=False)]
         hotness = [None if (hot := request.hot(part.feature)) < 0 else hot for part in parts]
-        firsts = np.cumsum([0, *map(len, tables)]).tolist()
-        facts = [
-            TableFacts(n, table.data_ptr(), len(table), first, table.shape[1], torch.float32)
-            for n, (table, first) in enumerate(zip(tables, firsts, strict=False))
-        ]
-        layout = make_layout(
-            *(self.specs, [facts[place] for place in self.places], shape.starts[:-1], counts, hotness),
-            *([max(0, request.line(part.feature)) for part in parts], block.batch_size, self.device, self.sizes),
-        )
+        lines = tuple(max(0, request.line(part.feature)) for part in parts)
+        sizes = list(map(len, tables))
+        firsts = np.cumsum([0, *sizes[:-1]])
+        rows = np.stack([[table.data_ptr() for table in tables], sizes, firsts], 1)[self.places] if tables else None
+        layout = self._shaped(tuple(hotness), lines, block.batch_size).layout(shape.starts[:-1], counts, rows)
         names = tuple(spec.name for spec in self.specs)
         inner = IdBlock.trusted(
             names, request.positions, tuple(shape.starts), tuple(hotness), block.offsets, weights, block.batch_size
@@ -141,14 +139,23 @@ class Pooling:
         bag_of = torch.empty(0, dtype=torch.int32, device=self.device)
         return Looked(inner, layout, self.specs, rows_of, weights, bag_of, None)
 
+    def _shaped(self, hotness: tuple[int | None, ...], lines: tuple[int, ...], batch: int) -> Shapes:
+        """Layouts over any tables of these widths."""
+        kind = hotness, lines, batch
+        if kind not in self._shapes:
+            if len(self._shapes) >= MOST_LAYOUTS:
+                self._shapes.clear()
+            facts = [TableFacts(n, 0, 0, 0, self.routes.widths[n], torch.float32) for n in self.places]
+            self._shapes[kind] = Shapes(self.specs, facts, hotness, lines, batch, self.device, self.sizes)
+        return self._shapes[kind]
+
     def pool(self, looked: Looked, keep: bool) -> tuple[Tensor, list[Tensor]]:
         """Pooled features and sequences; what a gradient needs stays in `looked` if it is to `keep` it."""
         if not self.specs:
             return torch.empty(looked.block.batch_size, 0, device=self.device), []
         given = looked.block.values, looked.block.offsets, looked.weights, looked.layout
-        faults = torch.full((len(self.specs),), NO_FAULT, device=self.device)
-        pooled, sequences, looked.bag_of, looked.scales = pool(*given, faults, keep)
-        looked.winners = largest(*given, pooled, faults, keep)
+        pooled, sequences, looked.bag_of, looked.scales = pool(*given, self._faults, keep)
+        looked.winners = largest(*given, pooled, self._faults, keep)
         return pooled, sequences
 
     def sums(self, looked: Looked, rows: Sequence[int]) -> list[Tensor]:
@@ -165,7 +172,7 @@ class Pooling:
             self._rows = torch.zeros(firsts[-1], dtype=torch.int32, device=self.device)
         lines = [firsts[:-1], *([part.data_ptr(), 0, 0] for part in made)]
         there = torch.tensor([number for line in lines for number in line]).to(self.device, non_blocking=True)
-        bases, addresses = there[: len(made)], there[len(made) :].view(-1, of.ADDRESSES.value)
+        bases, addresses = there[: len(made)], there[len(made) :].view(-1, of.ADDRESSES)
         given = looked.bag_of, looked.scales, looked.weights
         groups = group_rows(looked.block.values, looked.layout, self._rows, bases, *given)
         gradient, nothing = looked.gradient(), torch.empty(0, device=self.device)

@@ -15,7 +15,8 @@ class Piece:
     """`width` columns of a table from `column` on, whose rows are dealt out over the ranks `holders`.
 
     Holders that `pool` take whole bags and answer with one vector each; others send rows, each distinct one once. Of a
-    piece that is `copied` every rank has all rows: it asks itself, and tells its gradients to all.
+    piece that is `copied` every rank has all rows: it asks itself, and tells its gradients to all. The holders of a
+    piece that is `served` are servers, and ids find theirs by `hybridrec.server.placement`.
     """
 
     table: str
@@ -24,6 +25,7 @@ class Piece:
     width: int
     pools: bool = False
     copied: bool = False
+    served: bool = False
 
 
 class Scheme(ABC):

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from hybridrec.models.layers import dot_interaction, fm_interaction
+from hybridrec.models.layers import dot_interaction, fm_interaction, pairs_beside
 from hybridrec.models.layers.interaction import _Pairs
 
 
@@ -35,12 +35,29 @@ def test_vectors_of_several_tensors_are_as_those_of_one(function):
 def test_room_behind_the_vectors_changes_no_dot_and_takes_no_gradient():
     vectors = torch.randn(4, 5, 3, dtype=torch.float64)
     roomy = torch.cat([vectors, torch.zeros(4, 3, 3, dtype=torch.float64)], 1).requires_grad_()
-    found = _Pairs.apply(roomy, 5)
+    found = _Pairs.apply(roomy, 5, 0)
     assert torch.equal(found, dot_interaction(vectors))
     found.sum().backward()
     assert roomy.grad is not None
     assert not roomy.grad[:, 5:].any()
-    assert torch.autograd.gradcheck(lambda v: _Pairs.apply(v, 5), roomy)
+    assert torch.autograd.gradcheck(lambda v: _Pairs.apply(v, 5, 0), roomy)
+
+
+@pytest.mark.parametrize("fields", [2, 3, 4, 5, 8])
+def test_zeros_behind_the_dots_are_as_many_as_make_a_multiple_of_eight(fields):
+    below, vectors = torch.randn(6, 3), torch.randn(6, 3 * fields)
+    first, dots = pairs_beside(below, vectors, 3)
+    plain = dot_interaction(below[:, None], vectors.unflatten(1, (-1, 3)))
+    assert first is below
+    assert dots.shape[1] == plain.shape[1] + -plain.shape[1] % 8
+    assert torch.allclose(dots[:, : plain.shape[1]], plain, atol=1e-5)
+    assert not dots[:, plain.shape[1] :].any()
+
+
+@pytest.mark.parametrize("fields", [2, 4, 5])
+def test_gradients_through_zeros_behind_the_dots_are_right(fields):
+    below, vectors = (torch.randn(3, 2 * n, dtype=torch.float64, requires_grad=True) for n in (1, fields))
+    assert torch.autograd.gradcheck(lambda *parts: pairs_beside(*parts, 2), (below, vectors))
 
 
 def test_dots_in_bfloat16_give_gradients_of_the_vectors_own_type():

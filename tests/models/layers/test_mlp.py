@@ -49,6 +49,17 @@ def test_tensors_side_by_side_are_as_one(hidden):
     assert torch.equal(nothing(x[:, :2], x[:, 2:]), x)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_columns_of_zeros_behind_the_input_change_nothing(parts):
+    mlp, x = MLP(6, (5,), out=2), torch.randn(3, 6)
+    mine = torch.cat([x, torch.zeros(3, 2)], 1).split([8 // parts] * parts, 1)
+    assert torch.allclose(mlp(*mine, zeros=2), mlp(x), atol=1e-6)
+    mlp(*mine, zeros=2).sum().backward()
+    assert mlp[0].weight.grad.shape == (5, 6)
+    with pytest.raises(RuntimeError):
+        mlp(*mine)
+
+
 def test_the_gradient_of_a_padded_line_lies_as_the_line_does():
     for shape in ((1, 8), (3, 8)):
         weight = torch.ones(shape, requires_grad=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
-from hybridrec.ops.id_routes import lines as of
 from hybridrec.ops.id_routes import reference
 from hybridrec.ops.id_routes import triton as routes
+from hybridrec.ops.id_routes.lines import of
 from hybridrec.types.id_block import NO_ID
 from tests.gpu import DEVICE, needs_gpu
 
@@ -64,13 +64,13 @@ def given(seed: int, faulty: bool) -> Given:
         rows, holders, _ = units[unit or 0]
         count, policy = int(torch.randint(0, 60, ())), feature % 3
         ids = torch.randint(0, rows, (count,))
-        if policy != of.ERROR.value or faulty:
+        if policy != of.ERROR or faulty:
             ids[torch.rand(count) < 0.2] = torch.tensor(STRANGE)[torch.randint(0, 4, ())]
-        first = of.NOT_ASKED.value if unit is None else bases[unit]
+        first = of.NOT_ASKED if unit is None else bases[unit]
         lines.append([sum(map(len, values)), count, to, rows, policy, 1 if unit is None else holders, first, feature])
         values.append(ids)
         to += count
-    asked = lines[-1][of.TO.value]
+    asked = lines[-1][of.TO]
     return Given(torch.cat(values), torch.tensor(lines), (asked, to - asked, len(lines)), order)
 
 
@@ -92,14 +92,14 @@ def test_routing_agrees_with_the_plain_code(seed: int, wide: bool) -> None:
 def test_no_ids_have_no_routes() -> None:
     made = given(1, faulty=False)
     lines = made.lines.clone()
-    lines[:, [of.START.value, of.COUNT.value, of.TO.value]] = 0
+    lines[:, [of.START, of.COUNT, of.TO]] = 0
     found = run(made._replace(values=made.values[:0], lines=lines, room=(0, 0, len(lines))))
     assert not found.ends.any()
-    assert bool((found.faults == of.NO_FAULT.value).all())
+    assert bool((found.faults == of.NO_FAULT).all())
 
 
 def run(made: Given) -> routes.Routed:
-    counts = made.lines[:, of.COUNT.value]
+    counts = made.lines[:, of.COUNT]
     programs = torch.nn.functional.pad(((counts + routes.IDS - 1) // routes.IDS).cumsum(0), (1, 0))
     there = made.order._replace(**{n: getattr(made.order, n).to(DEVICE) for n in ("bases", "borders", "firsts")})
     first = programs.to(torch.int32).to(DEVICE)

@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import triton
 import triton.language as tl
 
-from hybridrec.ops import features as line
+from hybridrec.ops.features import of as line
 from hybridrec.ops.row_groups import triton_sort
 from hybridrec.ops.row_groups.triton import count_occurrences
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
@@ -39,9 +39,9 @@ def test_occurrences_of_a_row_get_ranks_of_their_own_and_rows_their_counts(size)
     lowest = size - 40
     ids = (lowest + torch.randint(0, 30, (count,))).to(DEVICE)
     ids[::9] = size + 1  # have no row
-    features = torch.zeros(1, line.LENGTH.value, dtype=torch.int64, device=DEVICE)
+    features = torch.zeros(1, line.LENGTH, dtype=torch.int64, device=DEVICE)
     for at, value in ((line.SIZE, size), (line.COUNT, count), (line.BASE, -lowest)):
-        features[0, at.value] = value
+        features[0, at] = value
     programs = -(-count // sorted_ids)
     first = torch.tensor([0, programs], dtype=torch.int32, device=DEVICE)
     places = torch.zeros(40, dtype=torch.int32, device=DEVICE)

@@ -19,8 +19,6 @@ from tests.parallel.pool import pool
 
 pytestmark = needs_gpu
 
-ON_ONE_NUMBER = {"rowwise_adagrad"}  # a row, of which no rank has one where columns lie apart
-
 
 def test_a_mix_of_schemes_with_ids_that_go_ahead_equals_one_process() -> None:
     check(small.case(2, "mixed", ahead=True, optimizer="Adagrad", options={"lr": 0.1}))
@@ -62,8 +60,7 @@ def test_whatever_a_step_has_equals_one_process(more: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_equals_one_process(kind: str) -> None:
     optimizer, options = OPTIMIZERS[kind]
-    scheme = "row" if kind in ON_ONE_NUMBER else "mixed"
-    check(small.case(2, scheme, optimizer=optimizer, options=options))
+    check(small.case(2, "mixed", optimizer=optimizer, options=options))
 
 
 @pytest.mark.slow

@@ -44,16 +44,6 @@ def test_offsets_that_are_none_are_refused(offsets: list[int], row: int, start: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["RowWiseAdagrad", "SGD"])
-def test_one_number_for_columns_that_lie_apart_is_refused(kind: str) -> None:
-    options = {"lr": 0.1} | ({"clip_row_norm": 0.1} if kind == "SGD" else {})
-    case = small.case(2, "column", optimizer=kind, options=options)
-    for found in pool(2).run(f"{FAULTS}:optimizer", case=case.to_json()):
-        assert found["kind"] == "ValueError"
-        assert "is split by columns" in found["text"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["row", "table", "replicated"])
 def test_gradients_that_are_not_finite_end_the_step_on_all_ranks(scheme: str) -> None:
     for found in pool(2).run(f"{JOBS}:not_finite", scheme=scheme):

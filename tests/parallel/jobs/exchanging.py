@@ -67,6 +67,23 @@ def rounds(shared: bool, times: int) -> dict[str, Any]:
     return {"shared": exchange.shared, "wrong": wrong, "calls": dict(traffic.calls), "bytes": dict(traffic.bytes)}
 
 
+def in_parts(shared: bool) -> dict[str, Any]:
+    """Vectors that are written where they are sent from, and gradients that are read part by part."""
+    exchange = Exchange(here(), shared)
+    rank, every = exchange.rank, range(exchange.world)
+    to, of = [3 + 2 * rank + other for other in every], [3 + 2 * other + rank for other in every]
+    outgoing = exchange.outgoing(to, of)
+    for other, part in zip(every, outgoing.parts, strict=True):
+        part[:] = 10 * rank + other
+    came = exchange.posted(outgoing, of).wait()
+    message = torch.cat([torch.full((n,), 10.0 * rank + other) for other, n in zip(every, to, strict=True)])
+    arriving = exchange.gradients(message, to, of)
+    wanted = [torch.full((n,), 10.0 * other + rank) for other, n in zip(every, of, strict=True)]
+    parts = [torch.equal(part, want) for part, want in zip(arriving.parts(), wanted, strict=True)]
+    right = {"vectors": torch.equal(came, torch.cat(wanted)), "gradients": all(parts)}
+    return {"right": right, "bytes": dict(exchange.traffic.bytes)}
+
+
 def late(times: int) -> list[bool]:
     """Gradients that nobody asks for while vectors come and go, as when several batches make one step."""
     exchange = Exchange(here(), True)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import hybridrec as hr
-from hybridrec.embedding import EmbeddingCollection, Embeddings
+from hybridrec.embedding import EmbeddingCollection, Embeddings, devices
 from hybridrec.types import IdBlock, Ragged
+from tests.gpu import DEVICE
 from tests.parallel.training_case import DENSE, Case, features_of
 
 KEYS = 5  # parameters that learned weights are taken from
@@ -19,7 +20,19 @@ KEYS = 5  # parameters that learned weights are taken from
 def net_of(case: Case) -> nn.Module:
     """The model of a case, the same in every process."""
     torch.manual_seed(case.seed)
-    return Net(case, hr.fuse(Modules(case)) if case.fused else Collections(case))
+    return Net(case, _fused(case) if case.fused else Collections(case))
+
+
+def _fused(case: Case) -> Modules:
+    """Modules as tables; on the device under test also where the interpreter has it on the CPU."""
+    modules = Modules(case)
+    if not case.on_device:
+        return hr.fuse(modules)
+    kept, devices.on_host = devices.on_host, lambda device: False
+    try:
+        return hr.fuse(modules.to(DEVICE))
+    finally:
+        devices.on_host = kept
 
 
 class Net(nn.Module):

@@ -55,6 +55,8 @@ def device_of(case: Case) -> torch.device:
 def shard(model: nn.Module, case: Case) -> Any:
     """Place the rows of a model as the case says."""
     wire = Wire(**case.wire or {})
+    if case.servers:
+        return hr.shard(model, plan=case.plan(), wire=wire, servers=case.servers, staleness=case.staleness)
     if ranks() is None:
         return place(model, case.plan(), Ranks(0, 1), wire, {})
     return hr.shard(model, plan=case.plan(), wire=wire)

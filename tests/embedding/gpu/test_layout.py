@@ -1,0 +1,71 @@
+"""Layouts of one shape are made once, whatever else is asked for between."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="layouts name what kernels know")
+
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.features import of as line
+from hybridrec.ops.row_groups.triton import Sizes
+
+SPECS = [
+    FeatureSpec("a", "t0", "sum"),
+    FeatureSpec("b", "t1", "none", group=2),
+    FeatureSpec("c", "t0", "max"),
+    FeatureSpec("d", "t2", "mean"),
+    FeatureSpec("e", "t1", "none"),
+]
+WIDTHS = [4, 3, 4, 8, 3]
+STARTS, COUNTS = [0, 6, 16, 22, 25], [6, 10, 6, 3, 5]
+
+
+def shapes(base: int = 0) -> Shapes:
+    facts = [TableFacts(n, base + n, 10 + n, 100 * n, width, torch.float32) for n, width in enumerate(WIDTHS)]
+    return Shapes(SPECS, facts, [2, 1, None, 1, 1], [0, 0, 0, 0, 0], 3, torch.device("cpu"), Sizes())
+
+
+def same(one: Layout, other: Layout) -> bool:
+    pairs = [(getattr(one, each.name), getattr(other, each.name)) for each in fields(Layout) if each.name != "classes"]
+    classes = [vars(a) == vars(b) for a, b in zip(one.classes, other.classes, strict=True)]
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs) and all(classes)
+
+
+def test_a_shape_that_comes_again_has_the_very_layout() -> None:
+    mine = shapes()
+    first = mine.layout(STARTS, COUNTS)
+    other = mine.layout([0, 6, 14, 20, 23], [6, 8, 6, 3, 5])
+    assert mine.layout(STARTS, COUNTS) is first
+    assert not same(first, other)
+    assert same(other, shapes().layout([0, 6, 14, 20, 23], [6, 8, 6, 3, 5]))
+
+
+def test_lines_have_the_ids_of_their_features_and_sequences_lie_behind_what_is_pooled() -> None:
+    found = shapes().layout(STARTS, COUNTS)
+    for number, (start, count) in enumerate(zip(STARTS, COUNTS, strict=True)):
+        mine = found.features[found.order.index(number)]
+        assert (int(mine[line.START]), int(mine[line.COUNT])) == (start, count)
+    pooled = 3 * (4 + 4 + 8)
+    assert [(rows, begin) for _, rows, begin in found.sequences] == [(5, pooled), (5, pooled + 15)]
+    assert found.features.data_ptr() % 16 == found.first_programs.data_ptr() % 16 == found.lists.data_ptr() % 16
+
+
+def test_tables_that_lie_elsewhere_change_nothing_else() -> None:
+    mine = shapes()
+    kept = mine.layout(STARTS, COUNTS)
+    rows = np.array([[5000 + n, 10 + n, 100 * n] for n in range(len(WIDTHS))])
+    assert same(mine.layout(STARTS, COUNTS, rows), shapes(5000).layout(STARTS, COUNTS))
+    assert same(mine.layout(STARTS, COUNTS), kept)
+
+
+def test_few_layouts_are_kept() -> None:
+    mine = shapes()
+    for n in range(2 * MOST_LAYOUTS):
+        mine.layout(STARTS, [6, 10, 6, 3, n])
+    assert len(mine._made) <= MOST_LAYOUTS
