@@ -1,12 +1,19 @@
-"""How all tests run: the search that hypothesis makes, and the real data sets."""
+"""How all tests run: the search that hypothesis makes, the real data sets, garbage, and what runs beside them."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.interpreted import KERNELS, Interpreted
+
+BESIDE = pytest.StashKey[Interpreted]()
 
 # A shared machine can stall any example, so none has a deadline; the same examples come each time, so a
 # change is what makes a test fail. HYBRIDREC_LONG=1 searches wider and anew.
@@ -23,3 +30,39 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data at {folder}; set HYBRIDREC_DATA to the folder that holds it")
     return folder
+
+
+# -- garbage ---------------------------------------------------------------------------------------------------
+
+
+def pytest_configure() -> None:
+    gc.disable()  # until all tests are there
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: tests that collect garbage do not look at half a million objects each time."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
+# -- GPU kernels -----------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Kernels under the interpreter take long, and run beside all other tests where a test asks how they did."""
+    asked = any("kernels" in getattr(item, "fixturenames", ()) for item in session.items)
+    if not asked or session.config.option.collectonly:
+        return (yield)
+    with closing(Interpreted(*KERNELS)) as session.stash[BESIDE]:
+        return (yield)
+
+
+@pytest.fixture
+def kernels(request: pytest.FixtureRequest) -> Interpreted:
+    return request.session.stash[BESIDE]

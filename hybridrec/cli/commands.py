@@ -12,10 +12,13 @@ from hybridrec.cli.doctor import doctor
 from hybridrec.cli.evaluate import evaluate
 from hybridrec.cli.export import export
 from hybridrec.cli.inspect import inspect
+from hybridrec.cli.launch import launch
 from hybridrec.cli.outcome import told
 from hybridrec.cli.plan import plan
 from hybridrec.cli.predict import predict
+from hybridrec.cli.server import server
 from hybridrec.cli.synth import synth
+from hybridrec.cli.top import top
 from hybridrec.cli.train import train
 
 app = typer.Typer(
@@ -27,7 +30,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_commands: list[Callable[..., None]] = [synth, inspect, convert, train, evaluate, predict, export, plan, doctor]
+_commands: list[Callable[..., None]] = [
+    synth,
+    inspect,
+    convert,
+    train,
+    evaluate,
+    predict,
+    export,
+    plan,
+    server,
+    launch,
+    top,
+    doctor,
+]
 for _command in _commands:
     app.command()(told(_command))
 app.add_typer(checkpoint, name="checkpoint")

@@ -12,12 +12,14 @@ import typer
 
 from hybridrec.cli.joined import is_of_another, is_quiet, marked, tell_others
 from hybridrec.remedy import on_command_line
+from hybridrec.server.errors import Fenced, ServerLost
 
 P = ParamSpec("P")
+TOLD = (ValueError, OSError, ServerLost, Fenced)  # what a user can do something about
 
 
 def told(command: Callable[P, None]) -> Callable[P, None]:
-    """The command, with its errors told to the user: ValueError and OSError exit 1, Ctrl-C exits 130.
+    """The command, with its errors told to the user: those that are TOLD exit 1, Ctrl-C exits 130.
 
     Of many ranks, an error on one ends all of them.
     """
@@ -37,7 +39,7 @@ def told(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(141) from None
         except Exception as error:
             tell_others(error)
-            if not isinstance(error, ValueError | OSError) and not is_of_another(error):
+            if not isinstance(error, TOLD) and not is_of_another(error):
                 raise
             typer.echo(marked(f"error: {_told(error)}"), err=True)
             raise typer.Exit(1) from None

@@ -31,6 +31,10 @@ def train(
     epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data (1).")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to stop after.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Rows of a batch; else by the data's size.")] = None,
+    servers: Annotated[str | None, typer.Option(help="Servers that hold rows: host:7000,host:7001.")] = None,
+    staleness: Annotated[int | None, typer.Option(min=0, help="Steps that rows on servers may be behind (0).")] = None,
+    server_token_file: Annotated[str | None, typer.Option(help="File with the token of the servers.")] = None,
+    server_ca: Annotated[str | None, typer.Option(help="Certificate that servers are signed by, for TLS.")] = None,
     config: Annotated[Path | None, typer.Option(help="run.toml, or the config.json of another run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -51,6 +55,9 @@ def train(
     every batch. A rank that fails ends all of them, one that stalls after
     train.timeout seconds (300).
 
+    With --servers, rows of dynamic tables lie on the servers that hybridrec server
+    has started there; with --staleness, lookups go that many steps ahead.
+
     [bold]Examples[/bold]
 
     hybridrec train clicks.parquet --label click --valid 0.1 --out runs/a
@@ -60,6 +67,8 @@ def train(
     hybridrec train --config run.toml model.dim=32 train.epochs=2 --out runs/b
 
     hybridrec train --out runs/b --resume
+
+    hybridrec train clicks.parquet --label click --servers box1:7000,box2:7000 --staleness 4
 
     torchrun --nproc-per-node 4 --max-restarts 3 -m hybridrec train clicks.parquet --label click --out runs/c --resume
     """
@@ -77,6 +86,9 @@ def train(
     _set(values, "data", flags)
     _set(values, "model", {"name": model, "device": device})
     _set(values, "train", {"epochs": epochs, "steps": steps, "progress": "none" if quiet or as_json else None})
+    named = None if servers is None else [each.strip() for each in servers.split(",") if each.strip()]
+    told = {"addresses": named, "staleness": staleness, "token_file": server_token_file, "ca": server_ca}
+    _set(values, "servers", told)
     asked = RunConfig.of(values)
     values["out"] = str(out) if out is not None else asked.out or on_main(ranks, lambda: _free_folder(asked))
     made = launch(RunConfig.of(values))
@@ -101,7 +113,7 @@ def _timeout(config: Path | None, changes: list[str]) -> float | None:
     from hybridrec.train.run_config import RunConfig, read_config, with_overrides
 
     stated = read_config(config) if config is not None and config.exists() else {}
-    return RunConfig.of(with_overrides(stated, changes)).options().timeout
+    return RunConfig.of({"train": with_overrides(stated, changes).get("train", {})}).options().timeout
 
 
 def _config_of(out: Path, data: list[str]) -> Path | None:

@@ -37,6 +37,13 @@ class Measured(NamedTuple):
     weights: Tensor | None
     groups: dict[str, Tensor]
 
+    def apart(self) -> Measured:
+        """The same in memory of its own: columns of a batch would keep all of it."""
+        weights = None if self.weights is None else self.weights.clone()
+        return Measured(
+            self.scores, self.labels.clone(), weights, {name: column.clone() for name, column in self.groups.items()}
+        )
+
 
 def measured(metrics: MetricSet | None, loss: Loss, outputs: Tensor, batch: Batch) -> Measured | None:
     """What metrics take of a batch and the outputs for it; None where there are no metrics, or none that can."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,11 +17,11 @@ AHEAD = 2  # batches that wait on the GPU for their step
 
 
 class Feed(Iterator[Placed]):
-    """The batches of an iterable, placed one after the other by a thread: read, checked, pinned, copied in one piece.
+    """The batches of an iterable, placed one after the other by a thread: read, checked, copied in one piece.
 
     `place` makes a `Placed` of a batch. `position()`, if given, says where the source stands; `state` is what it said
     after the batch that was last taken from here, however far the thread has read ahead. An error of the source comes
-    where its batch would have come.
+    where its batch would have come. Batches that are not in page-locked memory are copied there first.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Feed(Iterator[Placed]):
         self._place, self._position = place, position
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.state = None if position is None else position()
+        self._copied: deque[tuple[Any, Batch]] = deque()  # batches that the device may still be reading
         self._ready: queue.Queue[tuple[Placed | BaseException | None, Any]] = queue.Queue(AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hybridrec-feed", daemon=True)
@@ -44,7 +46,8 @@ class Feed(Iterator[Placed]):
             raise StopIteration
         found, state = self._ready.get()
         if not isinstance(found, Placed):
-            self.close()
+            self._closed.set()
+            self._thread.join()  # it has nothing more to say
             if found is None:
                 raise StopIteration
             raise found
@@ -76,6 +79,9 @@ class Feed(Iterator[Placed]):
             self._put(error, None)
         finally:
             getattr(self._source, "close", lambda: None)()
+            if self._stream is not None:
+                self._stream.synchronize()  # then nobody reads the memory of its batches
+            self._copied.clear()
 
     def _put(self, found: Placed | BaseException | None, state: Any) -> None:
         while not self._closed.is_set():
@@ -88,6 +94,10 @@ class Feed(Iterator[Placed]):
     def _placed(self, batch: Batch) -> Placed:
         if self._stream is None:
             return self._place(batch)
+        while self._copied and self._copied[0][0].query():
+            self._copied.popleft()
         with torch.cuda.stream(self._stream):
-            placed = self._place(batch.pin_memory() if batch.device.type == "cpu" else batch)
-            return placed._replace(ready=self._stream.record_event())
+            host = batch.pin_memory() if batch.device.type == "cpu" else batch
+            placed = self._place(host)._replace(ready=self._stream.record_event())
+        self._copied.append((placed.ready, host))
+        return placed

@@ -13,6 +13,7 @@ import torch
 
 from hybridrec.parallel.watch import RankFailure
 from hybridrec.remedy import remedied
+from hybridrec.server.errors import ServerLost
 from hybridrec.train.accord import Accord, Wishes
 from hybridrec.train.agreement import agree
 from hybridrec.train.checkpoint.lock import held
@@ -21,6 +22,7 @@ from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
 from hybridrec.train.locate import located
+from hybridrec.train.observed_staleness import ObservedStaleness
 from hybridrec.train.placed import Placed
 from hybridrec.train.progress import make_display
 from hybridrec.train.saving import Saver
@@ -31,7 +33,7 @@ from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside, on_main, path_on_main, share_of
 from hybridrec.train.training_data import TrainingData
 from hybridrec.train.validation import Validation
-from hybridrec.train.window import Window
+from hybridrec.train.window import Closed, Window
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
@@ -56,8 +58,10 @@ class Fit:
         self.signal: int | None = None  # that ends the fit, agreed by all ranks
         self._accord = None if self.ranks is None else Accord(self.ranks)
         self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
+        self._late: tuple[Record, Closed] | None = None  # a record that waits for the GPU
         self.saver = Saver(self)
         self._figures = TableFigures(inside(trainer.model), self.ranks)
+        self._staleness = ObservedStaleness(trainer.model) if trainer.is_main else None
         self.validation = Validation(self, validate)
 
     # -- from beginning to end ------------------------------------------------------------------------------
@@ -73,6 +77,10 @@ class Fit:
                 self._train()
         except RankFailure as error:
             raise RankFailure(f"{error}. {self._how_to_go_on()}") from error
+        except ServerLost as error:
+            latest = self.saver.settled()
+            lost = self.saver.steps_since(latest)
+            raise error.resumable(None if latest is None else str(latest), lost) from error
 
     def _train(self) -> None:
         trainer = self.trainer
@@ -87,9 +95,12 @@ class Fit:
             except Interrupted:
                 self._interrupted()
             except FloatingPointError as error:
+                self._late = None
                 step = self.state.step + (not getattr(error, "late", False))
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             finally:
+                self._write_late()
+                self.data.close()
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
 
@@ -111,6 +122,8 @@ class Fit:
             if made is not None:
                 self.schedulers[name] = made
         found = path_on_main(self.ranks, lambda: self._checkpoint(resume))
+        if (served := getattr(trainer.model, "served", None)) is not None:
+            self._say(served.told)
         if found is not None:
             self._go_on(found)
         else:
@@ -191,24 +204,41 @@ class Fit:
 
     def _epoch(self) -> None:
         state = self.state
-        batches = self.data.epoch(None if state.epoch_steps else state.epoch)
+        batches, another = self.data.epoch(None if state.epoch_steps else state.epoch), self._another_epoch()
         try:
             with located(self.train):
                 for group in grouped(batches, self.options.accumulate, self.learner.stages):
                     self._step(group)
                     if self._over():
                         return
+                    if another:
+                        self.data.read_ahead()
+                        another = False
         finally:
             getattr(batches, "close", lambda: None)()
         if not state.epoch_steps:
             raise no_rows(f"epoch {state.epoch} has no rows")
         self._end_epoch()
 
+    def _another_epoch(self) -> bool:
+        """Whether one comes after this, as far as is known."""
+        state = self.state
+        if self.epochs is not None and state.epoch + 1 - state.fit_epoch >= self.epochs:
+            return False
+        if self.steps is None:
+            return True
+        try:
+            left = -(-len(self.train) // self.options.accumulate) - state.epoch_steps
+        except TypeError:
+            return True
+        return state.step - state.fit_step + left < self.steps
+
     def _step(self, group: list[Batch | Placed]) -> None:
         state = self.state
         if self.ranks is not None and self.ranks.watch is not None:
             self.ranks.watch.step = state.step + 1
         result = train_step(self.learner, group)
+        self._write_late()
         for scheduler in self.schedulers.values():
             scheduler.step()
         state.step, state.epoch_steps = state.step + 1, state.epoch_steps + 1
@@ -218,10 +248,17 @@ class Fit:
         self._after(result)
 
     def _after(self, result: StepResult) -> None:
-        """What is due after a step, in this order: record, callbacks, validation, checkpoint."""
+        """What is due after a step, in this order: record, callbacks, validation, checkpoint.
+
+        Where steps are replayed on a GPU, a record comes while the next one runs, or before whatever else is recorded
+        or saved: the GPU would stand still until it is written.
+        """
         state = self.state
         if state.step % self._log_every == 0:
-            self._record_window()
+            if self.learner.graphs is not None:
+                self._late = self._described("train"), self.window.close()
+            else:
+                self._record_window()
         self.trainer.callbacks.on_step(self.trainer, result)
         self.validation.catch_up()
         overdue = self.heed().save
@@ -244,6 +281,7 @@ class Fit:
 
     def _end_epoch(self) -> None:
         state = self.state
+        self._write_late()
         if self.window.steps:
             self._record_window()
         state.epoch, state.epoch_steps = state.epoch + 1, 0
@@ -253,6 +291,12 @@ class Fit:
         self.validation.catch_up()
         if not self._over():
             self._save()
+
+    def _write_late(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            record, closed = late
+            self._keep(record, self.window.figures(closed))
 
     def _record_window(self) -> None:
         self.learner.settle()
@@ -267,6 +311,7 @@ class Fit:
 
     def _save(self, wait: bool = False) -> None:
         self.learner.settle()
+        self._write_late()
         self._count_rows()
         with self.window.paused():
             self.saver.save(self.validation.found, best=self.validation.new_best, wait=wait)
@@ -316,14 +361,24 @@ class Fit:
 
     def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
         """Write one more record, show it, and tell the callbacks."""
+        self._write_late()
+        self._keep(self._described(kind, norms), values)
+
+    def _described(self, kind: str, norms: bool = False) -> Record:
+        """A record of this moment, without the figures of its kind."""
         state, learner = self.state, self.learner
-        record: Record = {"kind": kind, "step": state.step, "epoch": state.epoch, "time": time.time(), **values}
+        record: Record = {"kind": kind, "step": state.step, "epoch": state.epoch, "time": time.time()}
         if kind == "train":
             for name, optimizer in (("lr", learner.dense), ("row_lr", learner.rows)):
                 if optimizer is not None:
                     record[name] = float(optimizer.param_groups[0]["lr"])
-        record["tables"] = self._figures.take(norms)
-        state.records += 1
+            record |= {} if self._staleness is None else self._staleness.take()
+        return {**record, "tables": self._figures.take(norms)}
+
+    def _keep(self, described: Record, values: Mapping[str, Any]) -> None:
+        tables = described.pop("tables")  # come last, for readers
+        record = {**described, **values, "tables": tables}
+        self.state.records += 1
         self.trainer.keep_record(record)
         self.display.record(record)
         self.trainer.callbacks.call("on_record", self.trainer, record)

@@ -17,7 +17,6 @@ import torch
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
-from hybridrec.parallel.sharded_group import OverRanks
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
 from hybridrec.train.late_loss import LateLoss
 from hybridrec.train.losses import LOSSES, Divisor
@@ -38,11 +37,11 @@ def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
     A replay repeats kernels: what Python code of a model does beside them, it does once.
     """
     groups = [group for _, group in groups_of(learner.model)]
-    if any(isinstance(group, OverRanks) for group in groups):
+    if any(getattr(group, "prepares", False) for group in groups):
         if wanted:
             raise ValueError(
-                "TrainOptions.graphs is true, but the model is sharded, and how much its ranks send each other differs "
-                "from step to step; leave graphs out"
+                "TrainOptions.graphs is true, but the model is sharded, and how much ranks and servers send each other "
+                "differs from step to step; leave graphs out"
             )
         return None
     if learner.device is None or not all(hasattr(group, "withdraw") for group in groups):

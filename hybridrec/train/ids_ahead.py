@@ -1,7 +1,8 @@
-"""IdsAhead: on several ranks, the ids of the next batch travel while this one is computed."""
+"""IdsAhead: on several ranks, or with servers, the ids of the next batches travel while this one is computed."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ class _Next(NamedTuple):
 
 
 class IdsAhead(Iterator[Placed]):
-    """The batches of an iterable, each one told to `prepare` a step before it comes.
+    """The batches of an iterable, each one told to `prepare` so many steps before it comes.
 
     `place` makes a `Placed` of what the iterable gives. `state` is where the source stood after the batch that was last
     taken from here. An error of the source comes where its batch would have come. `forget` is called in the end: a
@@ -33,20 +34,26 @@ class IdsAhead(Iterator[Placed]):
         prepare: Callable[[Batch, float], None],
         forget: Callable[[], None],
         position: Callable[[], Any] | None = None,
+        steps: int = 1,
     ) -> None:
         self._source = iter(batches)
         self._place, self._prepare, self._forget, self._position = place, prepare, forget, position
         self.state = None if position is None else position()
-        self._next: _Next | None = None
+        self._steps = steps
+        self._coming: deque[_Next] = deque()
 
     def __next__(self) -> Placed:
-        now = self._next or self._read()
-        if isinstance(now.found, Placed):
-            self._next = self._read()
-            self.state = now.state
-            return now.found
-        self._next = now
-        raise StopIteration if now.found is None else now.found
+        while len(self._coming) <= self._steps and not self._ended():
+            self._coming.append(self._read())
+        now = self._coming[0].found
+        if isinstance(now, Placed):
+            self.state = self._coming.popleft().state
+            return now
+        raise StopIteration if now is None else now
+
+    def _ended(self) -> bool:
+        """Whether the source has nothing more to give."""
+        return bool(self._coming) and not isinstance(self._coming[-1].found, Placed)
 
     def _read(self) -> _Next:
         try:

@@ -58,6 +58,7 @@ def launch(config: RunConfig) -> Launch:
         loss=config.loss or usual,
         metrics=config.metrics,
         options=options,
+        servers=config.used_servers(),
     )
     trainer.about["run"] = config.to_json()
     return Launch(trainer, train, valid, config.train.get("epochs"), config.train.get("steps"))

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybridrec.train.options import TrainOptions, checked
 
-SECTIONS = ("data", "model", "optimizer", "row_optimizer", "train")
+if TYPE_CHECKING:
+    from hybridrec.server.config import ServersConfig
+
+SECTIONS = ("data", "model", "optimizer", "row_optimizer", "train", "servers")
 DOTTED = re.compile(rf"(?P<name>({'|'.join(SECTIONS)})\.[\w.]+|loss|metrics|out)=(?P<value>.*)", re.DOTALL)
 DENSE_KINDS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
 ROW_KINDS = {
@@ -75,6 +78,7 @@ class RunConfig:
     optimizer: dict[str, Any] = field(default_factory=dict)
     row_optimizer: dict[str, Any] = field(default_factory=dict)
     train: dict[str, Any] = field(default_factory=dict)
+    servers: dict[str, Any] = field(default_factory=dict)  # addresses, staleness and more: `ServersConfig`
     loss: str | None = None
     metrics: list[str] | None = None
     out: str | None = None
@@ -95,6 +99,7 @@ class RunConfig:
             _check_text(name, made.get(name))
         config = replace(RunConfig(**{**made, "data": DataConfig(**data)}))
         config.options()  # raises where the options are wrong
+        config.used_servers()
         optimizer_kind("optimizer", config.optimizer, DENSE_KINDS)
         optimizer_kind("row_optimizer", config.row_optimizer, ROW_KINDS)
         return config
@@ -104,6 +109,12 @@ class RunConfig:
         valid = ["epochs", "steps", *(each.name for each in fields(TrainOptions))]
         checked("train", self.train, valid)
         return TrainOptions.from_json({k: v for k, v in self.train.items() if k not in ("epochs", "steps")})
+
+    def used_servers(self) -> ServersConfig | None:
+        """The servers that rows lie on, if there are any."""
+        from hybridrec.server.config import ServersConfig
+
+        return ServersConfig.of(self.servers) if self.servers else None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,7 +11,7 @@ import torch
 
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.remedy import remedied
-from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load
+from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load, read_manifest
 from hybridrec.train.checkpoint.load import Misfit, differences
 from hybridrec.train.checkpoint.set_aside import set_aside
 from hybridrec.train.run_directory import RunDirectory
@@ -59,6 +59,10 @@ class Saver:
         numbers = {name: value for name, value in (metrics or {}).items() if isinstance(value, float)}
         self.checkpoints.save(self._contents(self._state()), step, metrics=numbers, best=best, wait=wait)
         self._last_step, self._last_time = step, time.monotonic()
+
+    def steps_since(self, saved: Path | None) -> int:
+        """Steps that were made since a checkpoint."""
+        return self._fit.state.step - (0 if saved is None else read_manifest(saved).step)
 
     def latest(self) -> Path | None:
         """The newest complete checkpoint of the run."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,9 +39,15 @@ def plan(model: nn.Module) -> dict[str, Any]:
             "dim": table.dim,
             "dtype": str(table.dtype).removeprefix("torch."),
             "features": list(table.features),
+            "where": _where(store),
             "bytes": table.dim * table.dtype.itemsize * (table.capacity or table.fixed_rows),
         }
     return {"tables": made}
+
+
+def _where(store: Store) -> str:
+    """Where rows are, as plans have it."""
+    return (store.table.where or "device") if store.here else "server"
 
 
 class TableFigures:
@@ -52,7 +60,7 @@ class TableFigures:
 
     def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
         """Figures by table; the mean norm of rows, from a sample, if asked for; None where nothing is known."""
-        own = {name: self._of(name, store, norms) for name, store in self._stores.items()}
+        own = self._own(norms)
         if self._ranks is not None:
             everyones = self._ranks.all_told(own)
             own = {name: {key: _joined([each[name][key] for each in everyones]) for key in own[name]} for name in own}
@@ -60,6 +68,17 @@ class TableFigures:
             for name, norm in zip(apart, self._whole_norms(apart), strict=True):
                 own[name]["norm"] = [norm, 1.0]
         return {name: _shown(figures) for name, figures in own.items()}
+
+    def _own(self, norms: bool) -> dict[str, dict[str, list[float]]]:
+        """Those that this process finds. Servers are asked about all tables at once: each answer takes its time."""
+        of_one = partial(self._of, norms=norms)
+        away = [name for name, store in self._stores.items() if not (store.here or norms)]
+        with ThreadPoolExecutor(max(1, len(away))) as threads:
+            asked = {name: threads.submit(of_one, name, self._stores[name]) for name in away}
+            return {
+                name: asked[name].result() if name in asked else of_one(name, store)
+                for name, store in self._stores.items()
+            }
 
     def _whole_norms(self, names: Sequence[str]) -> list[float]:
         """The mean norms of the first rows of tables whose columns lie on several ranks; all ranks ask for the same."""
@@ -114,5 +133,5 @@ def _norm(store: Store) -> float:
 def _first_rows(store: Store) -> Tensor:
     """Some rows as float32, on all ranks with columns of a table the same."""
     in_order = store.share.count == 1 and not store.table.dynamic
-    ids = torch.arange(min(len(store), SAMPLE)) if in_order else store.ids()[:SAMPLE]
+    ids = torch.arange(min(len(store), SAMPLE)) if in_order else store.some_ids(SAMPLE)
     return store.read(ids).rows.float()

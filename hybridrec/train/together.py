@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from hybridrec.data.dataset import Dataset
+from hybridrec.embedding import EmbeddingCollection
 from hybridrec.parallel.ranks import VARIABLES, Ranks, init, ranks
 from hybridrec.parallel.shard import shard
 from hybridrec.parallel.watch import RankFailure
+from hybridrec.remedy import remedied
 from hybridrec.train.agreement import agree_on_model
+
+if TYPE_CHECKING:
+    from hybridrec.server.placing import GivenServers
 
 Given = TypeVar("Given")
 
@@ -48,9 +53,25 @@ def inside(model: nn.Module) -> nn.Module:
     return module
 
 
-def sharded(model: nn.Module, ranks: Ranks | None, made: dict[str, Any]) -> nn.Module:
-    """The model on all ranks, as it is where it is sharded already. Optimizers that were `made` must be of that one."""
-    if ranks is None or is_sharded(model):
+def sharded(
+    model: nn.Module,
+    ranks: Ranks | None,
+    made: dict[str, Any],
+    servers: GivenServers | None = None,
+    staleness: int | None = None,
+    training: bool = False,
+) -> nn.Module:
+    """The model on all ranks and servers, as it is where it is sharded already.
+
+    Optimizers that were `made` must be of that one.
+    """
+    if is_sharded(model):
+        if servers is not None or staleness is not None:
+            raise ValueError("the model is sharded already; give servers= and staleness= to hybridrec.shard instead")
+        return model
+    if training and servers is None:
+        refuse_unserved(model)
+    if ranks is None and servers is None and staleness is None:
         return model
     if isinstance(model, nn.parallel.DistributedDataParallel):
         raise ValueError(
@@ -60,12 +81,30 @@ def sharded(model: nn.Module, ranks: Ranks | None, made: dict[str, Any]) -> nn.M
     for name, each in made.items():
         if isinstance(each, torch.optim.Optimizer):
             raise ValueError(
-                f"{name} was made before the model was sharded over {ranks.world} ranks, so it has other rows; give a "
+                f"{name} was made before the model was sharded over {_over(ranks)}, so it has other rows; give a "
                 f"function that makes it ({name}=lambda it: {type(each).__name__}(it, lr=...)), or shard the model "
                 "first: model = hr.shard(model)"
             )
-    agree_on_model(model, ranks)
-    return shard(model)
+    if ranks is not None:
+        agree_on_model(model, ranks)
+    return shard(model, servers=servers, staleness=staleness)
+
+
+def _over(ranks: Ranks | None) -> str:
+    return "servers" if ranks is None else f"{ranks.world} ranks"
+
+
+def refuse_unserved(model: nn.Module) -> None:
+    """Raise for a table that is to be trained on servers, where there are none."""
+    for part in model.modules():
+        for name, table in part.tables.items() if isinstance(part, EmbeddingCollection) else ():
+            if table.where == "server":
+                raise remedied(
+                    ValueError,
+                    f"table {name!r} says where='server', and there are no servers",
+                    call='give the Trainer servers=["host:7000"], or leave where out',
+                    setting="name them with --servers host:7000, or leave where out",
+                )
 
 
 def share_of(data: Any, ranks: Ranks | None) -> Any:

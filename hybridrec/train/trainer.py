@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from hybridrec.train.together import inside, is_main, join, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
 
+if TYPE_CHECKING:
+    from hybridrec.server.placing import GivenServers
+
 log = logging.getLogger("hybridrec.train")
 
 
@@ -46,7 +49,8 @@ class Trainer:
     `row_optimizer` one of `hybridrec.optim`, or a function of the model; without them, Adam(2e-3) and
     RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
     `out` is the folder of the run. Everything else is in `options`. Started by torchrun, the model is sharded over all
-    ranks (`hr.shard`), a Dataset too, and rank 0 writes.
+    ranks (`hr.shard`), a Dataset too, and rank 0 writes. With `servers`, addresses such as "host:7000", rows of tables
+    lie there, and lookups may go `staleness` steps ahead of updates; see `hr.shard`.
 
     >>> import hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -68,9 +72,12 @@ class Trainer:
         metrics: Sequence[str] | None = None,
         callbacks: Iterable[Callback] = (),
         options: TrainOptions | None = None,
+        servers: GivenServers | None = None,
+        staleness: int | None = None,
     ) -> None:
         self.options = options or TrainOptions()
-        self.learner = self._learner(model, make_loss(loss), optimizer, row_optimizer)
+        placed = self._placed(model, {"optimizer": optimizer, "row_optimizer": row_optimizer}, servers, staleness)
+        self.learner = self._learner(placed, make_loss(loss), optimizer, row_optimizer)
         self.metrics = metrics
         self.run = None if out is None else RunDirectory(out)
         self.state = RunState()
@@ -79,11 +86,22 @@ class Trainer:
         self.stop_reason: str | None = None
         self.callbacks = Callbacks([*callbacks, *self._own_callbacks()])
 
+    def _placed(
+        self, model: nn.Module, made: dict[str, Any], servers: GivenServers | None, staleness: int | None
+    ) -> nn.Module:
+        """The model with its rows where they belong."""
+        ranks = join(self.options.timeout)
+        if ranks is not None and self.options.graphs:
+            raise ValueError(f"TrainOptions.graphs is true, but there are {ranks.world} ranks; leave it out")
+        if servers is not None and ranks is not None and self.options.clip_norm is not None:
+            raise ValueError(
+                f"TrainOptions.clip_norm is {self.options.clip_norm}, but rows are on servers, and no trainer of "
+                f"{ranks.world} knows the norm of all gradients; leave it out, or bound rows with clip_row_norm"
+            )
+        return sharded(model, ranks, made, servers, staleness, training=True)
+
     def _learner(self, model: nn.Module, loss: Loss, dense: DenseChoice, rows: RowChoice) -> Learner:
         options, ranks = self.options, join(self.options.timeout)
-        if ranks is not None and options.graphs:
-            raise ValueError(f"TrainOptions.graphs is true, but there are {ranks.world} ranks; leave it out")
-        model = sharded(model, ranks, {"optimizer": dense, "row_optimizer": rows})
         made = dense_optimizer(model, dense), row_optimizer(model, rows)
         if made == (None, None):
             raise ValueError(f"{type(model).__name__} has neither parameters nor tables to train")

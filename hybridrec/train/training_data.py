@@ -27,16 +27,27 @@ class TrainingData:
             self.data.set_epoch(number)
         learner, position = self._learner, getattr(self.data, "state_dict", None)
         sharded = learner.model if self._ahead and isinstance(learner.model, ShardedModel) else None
+        steps = 1 if sharded is None or sharded.served is None else max(1, sharded.served.staleness)
         if learner.device is not None:
-            self._feed = feed = Feed(self.data, learner.place, learner.device, position)
+            pinned = getattr(self.data, "pinned", None) if learner.device.type == "cuda" else None
+            batches = self.data if pinned is None else pinned(learner.device)
+            self._feed = feed = Feed(batches, learner.place, learner.device, position)
             if sharded is not None:
                 known = sharded.prepare, sharded.forget, lambda: feed.state
-                self._feed = IdsAhead(feed, lambda placed: placed, *known)
+                self._feed = IdsAhead(feed, lambda placed: placed, *known, steps=steps)
         elif sharded is not None:
-            self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position)
+            self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position, steps)
         else:
             return iter(self.data)
         return self._feed
+
+    def read_ahead(self) -> None:
+        """Begin to read the next epoch, where the data can."""
+        getattr(self.data, "read_ahead", lambda: None)()
+
+    def close(self) -> None:
+        """Read no further."""
+        getattr(self.data, "drop_ahead", lambda: None)()
 
     def epoch_is_done(self) -> None:
         """All batches of the epoch were used."""

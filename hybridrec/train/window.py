@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, SupportsFloat
 
 import torch
@@ -17,6 +18,22 @@ from hybridrec.train.stages import wait_share
 from hybridrec.train.step import Learner, StepResult
 
 TOGETHER = 32768  # rows that are taken into the metrics at once; a batch waits no longer than that
+TOGETHER_ON_A_DEVICE = 1 << 19  # where metrics cost launches, however few the rows
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A window that has ended: what is known of it, and what a device may still be computing."""
+
+    metrics: MetricSet | None
+    late: tuple[SupportsFloat, float] | None  # the last loss, not among the losses yet, and its weight
+    losses: float
+    weight: float
+    steps: int
+    rows: int
+    seconds: float
+    stages: dict[str, float]
+    counted: Any = None  # the event after which the metrics are complete
 
 
 class Window:
@@ -25,6 +42,11 @@ class Window:
     def __init__(self, learner: Learner, metrics: MetricSet | None) -> None:
         self._loss: Loss = learner.loss
         self._stages, self._metrics, self._ranks = learner.stages, metrics, learner.ranks
+        self._spare: MetricSet | None = None  # of the window before
+        self._on_device = learner.device is not None
+        self._side: torch.cuda.Stream | None = None  # on which metrics are read while the next step runs
+        if learner.device is not None and learner.device.type == "cuda":
+            self._side = torch.cuda.Stream(learner.device)
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._late: tuple[SupportsFloat, float] | None = None  # the last loss, not among them yet, and its weight
@@ -40,18 +62,17 @@ class Window:
         self._late = result.found, result.weight  # not the batches, whose memory the loader wants back
         parts = zip(result.outputs, result.batches, strict=True)
         found = (measured(self._metrics, self._loss, *part) for part in parts)
-        self._waiting += [part for part in found if part is not None]
+        kept = [part for part in found if part is not None]
+        self._waiting += [part.apart() for part in kept] if self._on_device else kept
         self._waiting_rows += result.rows
-        if self._waiting_rows >= TOGETHER:
+        if self._waiting_rows >= (TOGETHER_ON_A_DEVICE if self._on_device else TOGETHER):
             self._measure()
         self._stages.enter("other")
 
     def _count_losses(self) -> None:
         """Add the loss of the last step, which by now should be known; nobody waits for that of this one."""
-        late, self._late = self._late, None
-        if late is not None:
-            loss, weight = late
-            self._losses, self._weight = self._losses + float(loss) * weight, self._weight + weight
+        self._losses, self._weight = _plus(self._losses, self._weight, self._late)
+        self._late = None
 
     def _measure(self) -> None:
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
@@ -60,30 +81,48 @@ class Window:
 
     def take(self) -> dict[str, Any]:
         """The figures of this window, of all ranks together; the next begins."""
+        return self.figures(self.close())
+
+    def close(self) -> Closed:
+        """End this window, waiting for no device; the next begins."""
         self._stages.enter("metrics")
         self._measure()
-        self._count_losses()
-        metrics = self._everyones()
-        found = {} if metrics is None else metrics.compute()
         self._stages.enter("other")
         seconds, stages = time.perf_counter() - self._since, self._stages.take()
         steps, rows = self.steps - self._untimed[0], self.rows - self._untimed[1]
-        losses, weight = self._losses, self._weight
+        counted = None if self._side is None else torch.cuda.current_stream(self._side.device).record_event()
+        known = self._losses, self._weight, steps, rows, seconds, stages, counted
+        closed = Closed(self._metrics, self._late, *known)
+        if self._metrics is not None:
+            self._metrics, self._spare = self._spare or self._metrics.like(), None
+        self.clear()
+        return closed
+
+    def figures(self, window: Closed) -> dict[str, Any]:
+        """The figures of a window that has ended, of all ranks together; a device is waited for, up to its end."""
+        self._stages.enter("metrics")
+        with nullcontext() if self._side is None else torch.cuda.stream(self._side):
+            if self._side is not None:
+                self._side.wait_event(window.counted)
+            metrics = self._everyones(window.metrics)
+            found = {} if metrics is None else metrics.compute()
+        self._spare = window.metrics
+        losses, weight = _plus(window.losses, window.weight, window.late)
+        self._stages.enter("other")
+        rows, seconds, stages = window.rows, window.seconds, window.stages
         if self._ranks is not None:
             losses, weight, rows, seconds, stages = _summed(self._ranks, losses, weight, rows, seconds, stages)
-        made = {
+        return {
             "loss": losses / weight if weight else float("nan"),
             **found,
             "samples_per_s": rows / seconds,
-            "steps_per_s": steps / seconds,
+            "steps_per_s": window.steps / seconds,
             "wait_share": wait_share(stages),
-            "stages": {name: spent / max(steps, 1) for name, spent in stages.items()},
+            "stages": {name: spent / max(window.steps, 1) for name, spent in stages.items()},
         }
-        self.clear()
-        return made
 
-    def _everyones(self) -> MetricSet | None:
-        return self._metrics if self._metrics is None or self._ranks is None else self._metrics.together(self._ranks)
+    def _everyones(self, metrics: MetricSet | None) -> MetricSet | None:
+        return metrics if metrics is None or self._ranks is None else metrics.together(self._ranks)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -123,7 +162,7 @@ class Window:
 
     def _state_of_all(self, ranks: Ranks) -> dict[str, Any]:
         self._measure()
-        metrics = self._everyones()
+        metrics = self._everyones(self._metrics)
         sums = torch.tensor([self.rows, self._losses, self._weight], dtype=torch.float64)
         rows, losses, weight = ranks.sum(sums).tolist()
         state = None if metrics is None else metrics.state_dict()
@@ -142,6 +181,13 @@ class Window:
             self._metrics.load_state_dict(state["metrics"])
         self._waiting = [Measured(**part) for part in state.get("waiting", ())]
         self._waiting_rows = sum(len(part.scores) for part in self._waiting)
+
+
+def _plus(losses: float, weight: float, late: tuple[SupportsFloat, float] | None) -> tuple[float, float]:
+    """The losses and their weight with one more, if there is one; it is waited for."""
+    if late is None:
+        return losses, weight
+    return losses + float(late[0]) * late[1], weight + late[1]
 
 
 def _summed(

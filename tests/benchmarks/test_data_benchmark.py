@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+MODULES = ("data",)
 SMALL = ["--rows", "3000", "--peer-rows", "3000", "--batch", "700", "--passes", "1", "--rss-gb", "0.001"]
-
-
-def answer_of(cache: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, BENCHMARKS / "data.py", "--json", *SMALL, "--cache", cache, *options]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +20,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answer(cache: Path) -> dict[str, Any]:
-    return answer_of(cache, "--no-install", "--scaling", "1,2")
+def answer(ask: Callable[..., dict[str, Any]], cache: Path) -> dict[str, Any]:
+    return ask("data", *SMALL, "--cache", cache, "--no-install", "--scaling", "1,2")
 
 
 def test_the_last_line_has_every_figure_of_this_machine(answer: dict[str, Any]) -> None:
@@ -71,17 +63,11 @@ def test_files_are_as_the_question_states(answer: dict[str, Any], cache: Path) -
     assert "RLE_DICTIONARY" in column.encodings
 
 
-def test_an_unknown_part_is_refused_with_the_valid_names(cache: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "data.py"), "--only", "scaler"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "scaler" in done.stderr
-    assert "scalar" in done.stderr
+def test_an_unknown_part_is_refused_with_the_valid_names(
+    modules: dict[str, ModuleType], refusal: Callable[..., str]
+) -> None:
+    assert "unknown part scaler: choose from scalar," in refusal(modules["data"], "--only", "scaler")
 
 
-def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    source, picture = tmp_path / "answer.json", tmp_path / "data.svg"
-    source.write_text(json.dumps(answer))
-    subprocess.run([sys.executable, str(BENCHMARKS / "plot.py"), str(source), str(picture)], check=True)
-    assert "<svg" in picture.read_text()
+def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
+    assert "<svg" in drawn("plot", answer)

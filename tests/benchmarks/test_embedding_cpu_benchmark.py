@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hybridrec as hr
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = (
+    "embedding_cpu",
     "embedding_workload",
     "embedding_step",
     "embedding_jobs",
@@ -29,34 +25,16 @@ MODULES = (
 
 
 @pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    """The benchmark's parts, which are scripts beside each other and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield {name: importlib.import_module(name) for name in MODULES}
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("embedding")
-
-
-@pytest.fixture(scope="module")
-def answer(cache: Path) -> dict[str, Any]:
+def answer(ask: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The whole question in one setting, without peers that need an installation."""
-    if not hasattr(hr, "EmbeddingCollection"):
-        pytest.skip("this hybridrec has no EmbeddingCollection")
-    options = ["--json", "--quick", "--no-install", "--settings", "d128-hot10", "--cache", str(cache)]
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "embedding_cpu.py"), *options], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    cache = tmp_path_factory.mktemp("embedding")
+    return ask("embedding_cpu", "--quick", "--no-install", "--settings", "d128-hot10", "--cache", cache)
 
 
 # -- the whole -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_last_line_has_every_figure_of_this_machine(answer: dict[str, Any]) -> None:
     for key in ("vs_nn_embeddingbag_adagrad", "dynamic_vs_fixed", "virtual_scale"):
@@ -69,6 +47,7 @@ def test_the_last_line_has_every_figure_of_this_machine(answer: dict[str, Any]) 
     assert {"machine", "versions", "date", "passes", "reps", "per_step"} <= answer.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_peers_that_are_not_installed_have_no_figure_but_a_reason(answer: dict[str, Any]) -> None:
     for key in ("vs_fbgemm_rowwise_adagrad", "vs_fbgemm_adagrad", "vs_torchrec_rowwise_adagrad"):
@@ -76,39 +55,52 @@ def test_peers_that_are_not_installed_have_no_figure_but_a_reason(answer: dict[s
         assert "--no-install" in answer["absent"][key]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_contender_of_ours_is_checked_before_the_clock(answer: dict[str, Any]) -> None:
     checked = {name.split()[-1] for name, found in answer["correct"].items() if found["passed"]}
     assert {"ours_rowwise_adagrad", "ours_adagrad", "ours_dynamic", "ours_declared_1e14"} <= checked
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_hardware_counters_are_there_or_said_to_be_missing(answer: dict[str, Any]) -> None:
     assert ("counters" in answer) != ("counters" in answer["absent"])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_tables_and_chart_are_made_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    source, picture = tmp_path / "answer.json", tmp_path / "embedding.svg"
+def test_tables_are_made_from_the_answer(
+    modules: dict[str, ModuleType],
+    answer: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = tmp_path / "answer.json"
     source.write_text(json.dumps(answer))
-    subprocess.run([sys.executable, str(BENCHMARKS / "embedding_plot.py"), str(source), str(picture)], check=True)
-    assert "<svg" in picture.read_text()
-    command = [sys.executable, str(BENCHMARKS / "embedding_table.py"), str(source)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "argv", ["embedding_table.py", str(source)])
+    modules["embedding_table"].main()
+    shown = capsys.readouterr().out
     assert "| `dynamic_vs_fixed` |" in shown
     assert "no `vs_fbgemm_adagrad`" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
+    assert "<svg" in drawn("embedding_plot", answer)
 
 
 @pytest.mark.parametrize(
     ("option", "wrong", "hint"), [("--only", "fbgem", "fbgemm"), ("--settings", "16", "d128-hot10")]
 )
-def test_an_unknown_choice_is_refused_with_the_valid_ones(option: str, wrong: str, hint: str) -> None:
-    command = [sys.executable, str(BENCHMARKS / "embedding_cpu.py"), option, wrong]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert wrong in done.stderr
-    assert hint in done.stderr
+def test_an_unknown_choice_is_refused_with_the_valid_ones(
+    modules: dict[str, ModuleType], refusal: Callable[..., str], option: str, wrong: str, hint: str
+) -> None:
+    said = refusal(modules["embedding_cpu"], option, wrong).splitlines()[-1]
+    assert f" {wrong}" in said.replace("'", " ")
+    assert hint in said
 
 
 # -- batches ---------------------------------------------------------------------------------------------------
@@ -275,7 +267,7 @@ def test_every_other_pass_goes_backwards_and_a_failed_job_is_not_tried_again(mod
             raise runs.Absent("it broke")
         return times(len(order))[0]
 
-    passes, failed = runs.take_turns(planned(modules, ["nn", "torchrec"]), 3, run, lambda text: None)
+    passes, failed = runs.take_turns(planned(modules, ["nn", "torchrec"]), 3, run)
     first = ["ours_rowwise_adagrad", "torchrec_rowwise_adagrad", "ours_adagrad"]
     assert order == [*first, "nn_adagrad", *reversed(first), *first]
     assert len(passes["d16-hot1"]["ours_adagrad"]) == 3

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("gpu_models", "gpu_process", "gpu_profile", "embedding_gpu", "embedding_gpu_figures", "embedding_gpu_check")
 STUB = '''
 """Stands for FBGEMM: the same names, a sum of rows, no update."""
@@ -51,19 +48,8 @@ class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    """The benchmark's parts, which are scripts beside each other and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield {name: importlib.import_module(name) for name in MODULES}
-
-
-@pytest.fixture(scope="module")
-def answer() -> dict[str, Any]:
-    command = [sys.executable, str(BENCHMARKS / "embedding_gpu.py"), "tiny", "medium", "--smoke", "--json"]
-    done = subprocess.run([*command, "--passes", "1"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def answer(ask: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    return ask("embedding_gpu", "tiny", "medium", "--smoke", "--passes", "1")
 
 
 # -- the whole -------------------------------------------------------------------------------------------------
@@ -96,20 +82,16 @@ def test_answers_are_checked_before_the_clock(answer: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    source, picture = tmp_path / "answer.json", tmp_path / "gpu.svg"
-    source.write_text(json.dumps(answer))
-    subprocess.run([sys.executable, str(BENCHMARKS / "embedding_gpu_plot.py"), str(source), str(picture)], check=True)
-    assert "<svg" in picture.read_text()
+def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
+    assert "<svg" in drawn("embedding_gpu_plot", answer)
 
 
-def test_an_unknown_model_is_refused_with_the_valid_ones() -> None:
-    command = [sys.executable, str(BENCHMARKS / "embedding_gpu.py"), "tinny"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "tinny" in done.stderr
-    assert "criteo" in done.stderr
+def test_an_unknown_model_is_refused_with_the_valid_ones(
+    modules: dict[str, ModuleType], refusal: Callable[..., str]
+) -> None:
+    said = refusal(modules["embedding_gpu"], "tinny")
+    assert "unknown model tinny: choose from " in said
+    assert "criteo" in said.splitlines()[-1]
 
 
 @pytest.mark.timeout(300)

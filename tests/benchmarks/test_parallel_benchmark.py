@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -21,16 +18,7 @@ from torch import distributed
 
 from hybridrec.parallel.ranks import Ranks
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MODULES = ("parallel", "parallel_figures", "parallel_ours", "parallel_runs", "parallel_wire", "parallel_workload")
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    """The benchmark's parts, which are scripts beside each other and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield {name: importlib.import_module(name) for name in MODULES}
 
 
 @pytest.fixture
@@ -42,14 +30,10 @@ def task(modules: dict[str, ModuleType], tmp_path: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def answer(ask: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All questions but the peer's, on few rows."""
     cache = tmp_path_factory.mktemp("parallel")
-    options = ["--json", "--quick", "--only", "scaling,collectives,wire,overlap", "--cache", str(cache)]
-    command = [sys.executable, str(BENCHMARKS / "parallel.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return ask("parallel", "--quick", "--only", "scaling,collectives,wire,overlap,planner", "--cache", cache)
 
 
 @pytest.mark.slow
@@ -76,20 +60,16 @@ def test_two_ranks_lose_what_one_process_loses_before_the_clock(answer: dict[str
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    source, picture = tmp_path / "answer.json", tmp_path / "parallel.svg"
-    source.write_text(json.dumps(answer))
-    subprocess.run([sys.executable, str(BENCHMARKS / "parallel_plot.py"), str(source), str(picture)], check=True)
-    assert "<svg" in picture.read_text()
+def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
+    assert "<svg" in drawn("parallel_plot", answer)
 
 
-def test_an_unknown_part_is_refused_with_the_valid_names() -> None:
-    command = [sys.executable, str(BENCHMARKS / "parallel.py"), "--only", "wires"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "wires" in done.stderr
-    assert "overlap" in done.stderr
+def test_an_unknown_part_is_refused_with_the_valid_names(
+    modules: dict[str, ModuleType], refusal: Callable[..., str]
+) -> None:
+    said = refusal(modules["parallel"], "--only", "wires")
+    assert "unknown part wires: choose from " in said
+    assert "overlap" in said.splitlines()[-1]
 
 
 # -- its parts -------------------------------------------------------------------------------------------------
@@ -134,21 +114,6 @@ def test_losses_of_a_process_fall(modules: dict[str, ModuleType], task: Any) -> 
     losses = modules["parallel_ours"].losses_alone(task)["losses"]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
-
-
-def test_passes_take_turns_and_a_failure_is_not_tried_again(modules: dict[str, ModuleType], task: Any) -> None:
-    runs, seen = modules["parallel_runs"], []
-
-    def run(task: str) -> dict[str, Any]:
-        seen.append(task)
-        if task == "b":
-            raise runs.Failed("no port")
-        return {"rows_per_s": 1.0}
-
-    passes, failed = runs.take_turns({"one": "a", "two": "b", "three": "c"}, 2, run, lambda _: None)
-    assert seen == ["a", "b", "c", "c", "a"]
-    assert failed == {"two": "no port"}
-    assert {name: len(found) for name, found in passes.items()} == {"one": 2, "three": 2}
 
 
 def test_a_rank_that_fails_ends_the_others_and_says_why(modules: dict[str, ModuleType], task: Any) -> None:
@@ -215,6 +180,29 @@ def test_overlap_is_that_of_the_fastest_pass_beside_the_growth_of_steps(modules:
     found = modules["parallel_figures"].figures(passes)
     assert found["overlap"] == 0.8
     assert found["overlap_by_steps"] == 0.75  # 8 ms of latency made a step 2 ms longer
+
+
+def test_a_prediction_is_as_wrong_as_its_worst_job(modules: dict[str, ModuleType]) -> None:
+    passes = {
+        "planned_row_1": [{"step_ms": 30.0, "predicted_ms": 10.0}, {"step_ms": 20.0, "predicted_ms": 10.0}],
+        "planned_row_2": [{"step_ms": 12.0, "predicted_ms": 10.0}],
+        "planned_table_2": [{"step_ms": 10.0, "predicted_ms": 40.0}],
+    }
+    found = modules["parallel_figures"].figures(passes)
+    assert found["planner_error"] == 4.0
+    assert found["planner_regret"] == 1.2
+    assert found["measured_over_predicted"]["planned_row_1"] == 2.0
+
+
+@pytest.mark.parametrize("scheme", ["replicated", "row", "table"])
+def test_tables_alone_take_steps_by_their_plan(modules: dict[str, ModuleType], task: Any, scheme: str) -> None:
+    ours = modules["parallel_ours"]
+    short = replace(task, kind=f"planned_{scheme}_1", warm=1, steps=2, stretches=1)
+    found = ours.kinds()[short.kind](short)
+    assert found["predicted_ms"] == pytest.approx(sum(found["phases_ms"].values()))
+    assert found["predicted_ms"] > 0
+    assert found["step_ms"] > 0
+    assert "rows_per_s" not in found, "it is no training step"
 
 
 def test_ranks_that_lose_otherwise_give_no_figures(modules: dict[str, ModuleType]) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,28 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def modules() -> Iterator[dict[str, ModuleType]]:
-    """The benchmark's parts, which are scripts beside each other and no package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        yield {name: importlib.import_module(name) for name in ("train_gpu", "train_workload")}
-
-
-def answer_of(*options: str) -> dict[str, Any]:
-    command = [sys.executable, str(BENCHMARKS / "train_gpu.py"), "--smoke", "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+MODULES = ("train_gpu", "train_workload")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_dlrm_is_trained_from_files_in_both_precisions(tmp_path: Path) -> None:
-    answer = answer_of("--data", str(tmp_path))
+def test_dlrm_is_trained_from_files_in_both_precisions(ask: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    answer = ask("train_gpu", "--smoke", "--data", tmp_path)
     assert set(answer["samples_per_s"]) == {"tf32", "bf16"}
     for part in answer["parts"].values():
         assert part["alone_step_ms"] > 0
@@ -47,8 +28,8 @@ def test_dlrm_is_trained_from_files_in_both_precisions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_steps_on_the_tables_of_criteo_stand_beside_published_figures() -> None:
-    found = answer_of("--criteo1tb")["criteo1tb"]
+def test_steps_on_the_tables_of_criteo_stand_beside_published_figures(ask: Callable[..., dict[str, Any]]) -> None:
+    found = ask("train_gpu", "--smoke", "--criteo1tb")["criteo1tb"]
     assert set(found) == {"dlrm", "dcnv2"}
     for part in found.values():
         rate, published = part["tf32"]["samples_per_s"], part["published_a100"]["tf32"]

@@ -41,13 +41,13 @@ def number_of(placed: Placed) -> int:
     return int(placed.batch.ids.values[0])
 
 
-def ahead(source: Source) -> tuple[IdsAhead, list[tuple[int, float]]]:
+def ahead(source: Source, steps: int = 1) -> tuple[IdsAhead, list[tuple[int, float]]]:
     told: list[tuple[int, float]] = []
 
     def prepare(each: Batch, weight: float) -> None:
         told.append((int(each.ids.values[0]), weight))
 
-    return IdsAhead(source, lambda each: Placed(each, 0.5), prepare, told.clear, source.position), told
+    return IdsAhead(source, lambda each: Placed(each, 0.5), prepare, told.clear, source.position, steps), told
 
 
 def test_a_batch_is_prepared_a_step_before_it_comes_and_once():
@@ -93,3 +93,14 @@ def test_what_was_prepared_and_does_not_come_is_forgotten():
 
 def test_an_empty_source_has_no_batches():
     assert list(ahead(Source(0))[0]) == []
+
+
+def test_ids_may_go_several_steps_ahead_and_the_state_is_that_of_the_batch_taken():
+    source = Source(5, broken=4)
+    batches, told = ahead(source, steps=3)
+    assert number_of(next(batches)) == 0
+    assert ([number for number, _ in told], batches.state, source.given) == ([0, 1, 2, 3], 1, 4)
+    assert [number_of(next(batches)) for _ in range(3)] == [1, 2, 3]
+    assert batches.state == 4
+    with pytest.raises(ValueError, match="broken"):
+        next(batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridrec.train import Callback, EarlyStopping, Schedule, TrainOptions
+from hybridrec.train import Callback, EarlyStopping, Schedule, Trainer, TrainOptions
 from tests.train.clicks import QUIET, assert_same, dataset, model_of, numbers_of, trainer_of, weights
 
 
@@ -49,27 +50,34 @@ def dropout_trainer(out, options: TrainOptions = FULL, callbacks=()):
     return trainer_of(ds, model_of(ds, dropout=0.3), out=out, options=options, callbacks=callbacks)
 
 
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    """A trainer whose fit of three epochs nothing cut off, by how many batches make a step: fitted once."""
+
+    @functools.cache
+    def fitted(accumulate: int) -> Trainer:
+        trainer = dropout_trainer(tmp_path_factory.mktemp("alone"), replace(FULL, accumulate=accumulate))
+        trainer.fit(train_of(), dataset(500), epochs=3)
+        return trainer
+
+    return fitted
+
+
 @pytest.mark.parametrize(
     ("accumulate", "crash"), [(1, 6), (1, 7), (1, 13), (1, 20), (1, 21), (1, 39), (3, 6), (3, 7), (3, 13), (3, 20)]
 )
-def test_a_crash_at_any_step_changes_nothing(tmp_path, accumulate, crash):
+def test_a_crash_at_any_step_changes_nothing(tmp_path, left_alone, accumulate, crash):
     """20 batches an epoch, 3 epochs: before the first save, mid-epoch, at a save, at an epoch's end."""
-    options = replace(FULL, accumulate=accumulate)
-    last = {1: 60, 3: 21}[accumulate]
-    train, valid = train_of(), dataset(500)
-    left_alone = dropout_trainer(tmp_path / "a", options)
-    left_alone.fit(train, valid, epochs=3)
-    assert left_alone.step == last
-
+    options, valid, alone = replace(FULL, accumulate=accumulate), dataset(500), left_alone(accumulate)
     with pytest.raises(ConnectionError):
-        dropout_trainer(tmp_path / "b", options, [StopAt(crash)]).fit(train_of(), valid, epochs=3)
-    resumed = dropout_trainer(tmp_path / "b", options)
+        dropout_trainer(tmp_path, options, [StopAt(crash)]).fit(train_of(), valid, epochs=3)
+    resumed = dropout_trainer(tmp_path, options)
     resumed.fit(train_of(), valid, epochs=3, resume="auto")
-    assert resumed.step == last
-    assert_same(weights(left_alone.model), weights(resumed.model))
-    assert numbers_of(left_alone) == numbers_of(resumed)
-    assert [json.loads(line)["step"] for line in (tmp_path / "b" / "metrics.jsonl").read_text().splitlines()] == [
-        record["step"] for record in left_alone.history
+    assert resumed.step == alone.step == {1: 60, 3: 21}[accumulate]
+    assert_same(weights(alone.model), weights(resumed.model))
+    assert numbers_of(alone) == numbers_of(resumed)
+    assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [
+        record["step"] for record in alone.history
     ]
 
 

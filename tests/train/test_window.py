@@ -94,3 +94,34 @@ def test_saving_half_way_changes_no_bit_of_a_record():
         assert {name: other[name] for name in ("loss", "auc", "logloss", "ne")} == {
             name: wanted[name] for name in ("loss", "auc", "logloss", "ne")
         }
+
+
+def test_on_a_device_more_batches_are_taken_together_and_none_is_kept(monkeypatch):
+    (plain,), steps = windows(1)
+    learner = trainer_of(dataset(500)).learner
+    learner.device = torch.device("cpu")
+    on_device = Window(learner, MetricSet(("click",)))
+    monkeypatch.setattr(window, "TOGETHER", 1)
+    for step in steps:
+        plain.add(step), on_device.add(step)
+    assert not plain._waiting
+    assert len(on_device._waiting) == len(steps)
+    batches = {step.batches[0].label.untyped_storage().data_ptr() for step in steps}
+    assert not batches & {part.labels.untyped_storage().data_ptr() for part in on_device._waiting}
+    found, wanted = on_device.take(), plain.take()
+    assert found["auc"] == wanted["auc"]
+    assert found["logloss"] == pytest.approx(wanted["logloss"], rel=1e-12)
+
+
+def test_a_window_that_was_closed_tells_its_figures_while_the_next_fills():
+    (alone, pair), steps = windows(2)
+    for step in steps[:3]:
+        alone.add(step), pair.add(step)
+    closed = pair.close()
+    wanted = alone.take()
+    for step in steps[3:]:
+        alone.add(step), pair.add(step)
+    found = pair.figures(closed)
+    assert [found[name] for name in ("loss", "auc", "logloss")] == [wanted[name] for name in ("loss", "auc", "logloss")]
+    found, wanted = pair.take(), alone.take()
+    assert [found[name] for name in ("loss", "auc", "logloss")] == [wanted[name] for name in ("loss", "auc", "logloss")]

@@ -10,10 +10,11 @@ from hybridrec.train.checkpoint.checkpoints import Checkpoints
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.load import load
 from hybridrec.train.checkpoint.load_report import LoadReport
-from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from hybridrec.train.checkpoint.manifest import Manifest, read_manifest
 from hybridrec.train.checkpoint.table_file import open_table
 from hybridrec.train.checkpoint.verify import Problem, verify
 from hybridrec.train.checkpoint.whole_tables import export_tables
+from hybridrec.train.manifest_body import CheckpointError
 
 __all__ = [
     "Checkpoints",

@@ -85,6 +85,7 @@ def capture(contents: Contents, rank: int = 0) -> Capture:
 
 def _check_queues(model: torch.nn.Module) -> None:
     for _, group in groups_of(model):
+        getattr(group, "settle", lambda: None)()  # pushes to servers that are on their way belong to it
         if waiting := sorted(group.waiting()):
             raise ValueError(
                 f"table {waiting[0]!r} has gradients that wait for a step, and a checkpoint has no place for them; "
@@ -111,6 +112,7 @@ def _tables(homes: Mapping[str, Home], rank: int) -> tuple[dict[str, TableInfo],
             sketches[name] = held.sketch.contiguous()
         size = None if held.sketch is None else held.sketch.nbytes
         part = PartInfo(f"tables/{file_name(name, share)}", share=share, sketch=size, rank=rank)
+        part = part if size is None else replace(part, sketches=held.sketches)
         tables[name] = replace(tables[name], clock=held.clock, rule=held.rule, parts=(part,))
     return tables, rows, sketches
 

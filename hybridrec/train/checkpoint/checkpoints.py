@@ -22,11 +22,12 @@ from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.joint import FAILED, Joint, begin
 from hybridrec.train.checkpoint.lock import locked
-from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, NewerFormatError, read_manifest
+from hybridrec.train.checkpoint.manifest import Manifest, read_manifest
 from hybridrec.train.checkpoint.rank_messages import GONE, LEFT
 from hybridrec.train.checkpoint.together import write_together
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.write import PART, Label, free_name, write
+from hybridrec.train.manifest_body import CheckpointError, NewerFormatError
 
 FOLDER = re.compile(r"step-\d{9,}(-\d+)?")
 

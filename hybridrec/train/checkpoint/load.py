@@ -20,7 +20,7 @@ from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.dense_optimizer import DenseLoad
 from hybridrec.train.checkpoint.homes import distributed, homes_of, unwrapped
 from hybridrec.train.checkpoint.load_report import LoadReport
-from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from hybridrec.train.checkpoint.manifest import Manifest, read_manifest
 from hybridrec.train.checkpoint.names import Renamer, renamed, renamer
 from hybridrec.train.checkpoint.row_optimizer import RowLoad
 from hybridrec.train.checkpoint.table_info import Home
@@ -28,6 +28,7 @@ from hybridrec.train.checkpoint.table_load import TableLoad, files_of_others
 from hybridrec.train.checkpoint.verify import problems_of_files
 from hybridrec.train.checkpoint.weight_load import WeightLoad
 from hybridrec.train.checkpoint.write import TENSORS, TREES
+from hybridrec.train.manifest_body import CheckpointError
 
 Made = TypeVar("Made")
 

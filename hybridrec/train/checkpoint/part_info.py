@@ -23,6 +23,7 @@ class PartInfo:
     rows: int = 0  # that are in the file
     share: Share = WHOLE
     sketch: int | None = None  # bytes of the counts for admission
+    sketches: int = 1  # that these are, one after another: of tables on servers as many as there were
     rank: int = 0  # who wrote it
 
     @classmethod
@@ -32,7 +33,8 @@ class PartInfo:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {**asdict(replace(self, share=WHOLE)), "share": self.share.to_json()}
+        made = {**asdict(replace(self, share=WHOLE)), "share": self.share.to_json()}
+        return made if self.sketches > 1 else {name: value for name, value in made.items() if name != "sketches"}
 
     def meets(self, share: Share) -> bool:
         """Whether rows of the share may be among those of the file.

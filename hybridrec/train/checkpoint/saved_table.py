@@ -12,6 +12,8 @@ from torch import Tensor
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.policies import LFU
 from hybridrec.embedding.store import WHOLE, Capture, RowData, Store
+from hybridrec.server.placement import by_server
+from hybridrec.server.remote_store import RemoteStore
 from hybridrec.train.checkpoint.slices import Slices, slices_of
 from hybridrec.train.checkpoint.table_info import TableInfo
 
@@ -65,7 +67,7 @@ class SavedTable(Capture):
     def _without_room(self, most: int) -> tuple[Tensor, int]:
         """The ids int64 that a store has no room for, and how many rows are left."""
         self._gone = torch.empty(0, dtype=torch.int64)
-        if not isinstance(self._home, HashStore) or most <= (room := self._home.capacity):
+        if not isinstance(self._home, HashStore | RemoteStore) or most <= (room := self._home.capacity):
             return self._gone, most
         score = "count" if isinstance(self._home.table.eviction, LFU) else "touched"
         chunks = [(self._picked(each, batch), each, batch) for each in self._slices for batch in range(len(each))]
@@ -73,8 +75,9 @@ class SavedTable(Capture):
             torch.cat([_at(each.of_row(batch, name), picked) for picked, each, batch in chunks]).numpy()
             for name in ("id", score if score in self._slices[0].names else "touched")
         )
-        lowest = np.lexsort((ids, scores))[: most - room]
-        return torch.from_numpy(np.sort(ids[lowest])), room
+        servers = self._home.servers if isinstance(self._home, RemoteStore) else 1
+        gone = np.concatenate([_lowest(ids[at], scores[at], room) for at in by_server(ids, servers)])
+        return torch.from_numpy(np.sort(gone)), most - len(gone)
 
     def ids(self) -> Iterator[Tensor]:
         """The ids of each chunk, without reading its rows."""
@@ -121,6 +124,11 @@ class SavedTable(Capture):
 
     def close(self) -> None:
         self._slices = []
+
+
+def _lowest(ids: np.ndarray, scores: np.ndarray, room: int) -> np.ndarray:
+    """The ids of the lowest scores that there is no room for."""
+    return ids[np.lexsort((ids, scores))[: max(0, len(ids) - room)]]
 
 
 def _at(values: Tensor, picked: Tensor | None) -> Tensor:

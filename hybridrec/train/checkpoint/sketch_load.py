@@ -29,17 +29,19 @@ def sketch_of(folder: Path, name: str, info: TableInfo, home: Store) -> tuple[Te
         return None, None
     parts = [part for part in info.parts if part.share.column == 0 and part.meets(home.share)]
     same = [part for part in parts if (part.share.index, part.share.count) == (home.share.index, home.share.count)]
-    if same and same[0].sketch == wanted:
+    if same and (same[0].sketch, same[0].sketches) == (wanted, home.sketches):
         return _read(folder, same[0].rank, name), None
     admission = home.table.admission
     assert isinstance(admission, MinCount), "no other policy counts"
     kind = np.dtype(np.uint16 if admission.k > 255 else np.uint8)
-    lines = np.zeros((LINES, wanted // kind.itemsize // LINES), dtype=np.uint32)
+    lines = np.zeros((LINES, wanted // home.sketches // kind.itemsize // LINES), dtype=np.uint32)
     for part in parts:
-        lines += resized(_read(folder, part.rank, name).numpy().view(kind).reshape(LINES, -1), lines.shape[1])
-        np.minimum(lines, np.iinfo(kind).max, out=lines)
-    note = f"its counts for admission are those of {len(parts)} shares together: some may be too high"
-    return torch.from_numpy(lines.astype(kind).view(np.uint8).reshape(-1)), note
+        for counts in _read(folder, part.rank, name).chunk(part.sketches):
+            lines += resized(counts.numpy().view(kind).reshape(LINES, -1), lines.shape[1])
+            np.minimum(lines, np.iinfo(kind).max, out=lines)
+    total = sum(part.sketches for part in parts)
+    note = f"its counts for admission are those of {total} shares together: some may be too high"
+    return torch.from_numpy(np.tile(lines.astype(kind).view(np.uint8).reshape(-1), home.sketches)), note
 
 
 def resized(lines: np.ndarray, width: int) -> np.ndarray:

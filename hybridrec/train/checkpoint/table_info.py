@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.store import Store
 from hybridrec.embedding.table import Table
 from hybridrec.embedding.unfused import TableWeight
@@ -87,7 +86,9 @@ def _policies(table: Table) -> dict[str, str]:
 
 def sketch_bytes(home: Home) -> int | None:
     """The size of the counts for admission, where a table has them."""
-    return int(home.memory()["sketch"]) or None if isinstance(home, HashStore) else None
+    if not isinstance(home, Store) or not home.table.dynamic:
+        return None
+    return int(home.memory().get("sketch", 0)) or None
 
 
 @dataclass(frozen=True)

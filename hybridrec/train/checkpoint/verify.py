@@ -9,9 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 from safetensors import SafetensorError, safe_open
 
-from hybridrec.train.checkpoint.checksum import damaged
-from hybridrec.train.checkpoint.manifest import NAME, CheckpointError, FileInfo, Manifest, read_manifest
+from hybridrec.train.checkpoint.manifest import FileInfo, Manifest, read_manifest
 from hybridrec.train.checkpoint.table_file import open_table
+from hybridrec.train.checksum import damaged
+from hybridrec.train.manifest_body import NAME, CheckpointError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from hybridrec.train.checkpoint.homes import plain, rows_left_out, state_without_rows
 from hybridrec.train.checkpoint.load_report import LoadReport
-from hybridrec.train.checkpoint.manifest import CheckpointError
+from hybridrec.train.manifest_body import CheckpointError
 
 
 class WeightLoad:

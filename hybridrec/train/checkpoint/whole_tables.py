@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from hybridrec.embedding.store import RowData
-from hybridrec.train.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from hybridrec.train.checkpoint.manifest import Manifest, read_manifest
 from hybridrec.train.checkpoint.part_info import PartInfo, file_name
 from hybridrec.train.checkpoint.saved_table import SavedTable
 from hybridrec.train.checkpoint.table_file import write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 from hybridrec.train.checkpoint.verify import problems_of_files
+from hybridrec.train.manifest_body import CheckpointError
 
 ROWS = 65536  # that are in memory at a time
 

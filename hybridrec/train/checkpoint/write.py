@@ -24,12 +24,13 @@ from hybridrec.embedding.store import Capture as Rows
 from hybridrec.embedding.store import RowData
 from hybridrec.train.checkpoint import manifest as manifests
 from hybridrec.train.checkpoint.capture import Capture
-from hybridrec.train.checkpoint.checksum import checksums
 from hybridrec.train.checkpoint.manifest import FileInfo, Manifest
 from hybridrec.train.checkpoint.part_info import PartInfo, sketch_file
 from hybridrec.train.checkpoint.table_file import write_table
 from hybridrec.train.checkpoint.table_info import TableInfo
 from hybridrec.train.checkpoint.verify import problems_of_files
+from hybridrec.train.checksum import checksums
+from hybridrec.train.manifest_body import NAME
 
 PART = ".part"
 TENSORS = {"dense": "dense.safetensors", "optimizer": "optimizer.safetensors", "state": "state.safetensors"}
@@ -139,8 +140,8 @@ def write_rest(files: Files, captured: Capture) -> None:
 
 def finish(part: Path, made: Manifest) -> None:
     """Write the manifest of a folder whose other files are there, and see that all reads as it should."""
-    _write_text(part / manifests.NAME, manifests.to_text(made))
-    _sync(part / manifests.NAME)
+    _write_text(part / NAME, manifests.to_text(made))
+    _sync(part / NAME)
     _sync(part / "tables")
     _sync(part)
     found = problems_of_files(part, manifests.read_manifest(part))

@@ -104,10 +104,29 @@ def _facts(run: Run, shared: Sequence[Markup]) -> Markup:
         tiles.append(tile("Time", numbers.duration(seconds)))
     if (speed := typical(run.of("train"), "samples_per_s")) is not None:
         tiles.append(tile("Samples per second", numbers.whole(speed), "median"))
+    if (behind := typical(served(run.of("train")), "staleness")) is not None:
+        tiles.append(tile("Steps behind, rows on servers", numbers.plain(behind), f"at most {_most_behind(run)}"))
     rows, size = totals(run)
     if rows:
         tiles.append(tile("Embedding rows", numbers.short(rows), numbers.size(size) if size else ""))
     return element("div", *tiles, class_="tiles") if tiles else Markup("")
+
+
+def served(records: Sequence[Record]) -> list[Record]:
+    """What records tell of servers, with their steps.
+
+    >>> served([{"step": 5, "servers": {"staleness": 1.5}}, {"step": 10}])
+    [{'step': 5, 'staleness': 1.5}]
+    """
+    found = [(record["step"], record.get("servers")) for record in records]
+    return [{"step": step, **told} for step, told in found if isinstance(told, dict)]
+
+
+def _most_behind(run: Run) -> str:
+    told = served(run.of("train"))
+    most = max((number(each.get("staleness_max")) or 0 for each in told), default=0)
+    allowed = max((number(each.get("allowed")) or 0 for each in told), default=0)
+    return f"{most:g}, allowed {allowed:g}"
 
 
 def _epochs(records: Sequence[Record]) -> str:

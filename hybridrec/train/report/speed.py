@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hybridrec.train.report import numbers
 from hybridrec.train.report.chart import COLOURS, Line, figure
 from hybridrec.train.report.curves import epoch_ends
-from hybridrec.train.report.headline import typical
+from hybridrec.train.report.headline import served, typical
 from hybridrec.train.report.markup import Markup, element
 from hybridrec.train.report.run import Record, Run
 from hybridrec.train.report.series import number, points
@@ -30,6 +30,7 @@ def speed(run: Run) -> Markup:
     charts = [
         *_chart("Samples per second", train, ["samples_per_s"]),
         *_chart("Waiting for data, % of the time", _waits(train), ["wait_share"]),
+        *_chart("Steps that rows on servers were behind", served(train), ["staleness"]),
         *_rates(train),
     ]
     seconds = stage_seconds(train)

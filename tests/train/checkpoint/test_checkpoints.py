@@ -19,6 +19,7 @@ from torch import nn
 
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.optim import SGD
+from hybridrec.train import manifest_body
 from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, load, read_manifest, verify
 from hybridrec.train.checkpoint import checkpoints as module
 from hybridrec.train.checkpoint import lock as locks
@@ -340,6 +341,7 @@ def test_a_newer_format_is_an_error_and_never_removed(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, keep=1)
     with monkeypatch.context() as patch:
         patch.setattr(manifests, "VERSION", 3)
+        patch.setattr(manifest_body, "VERSION", 3)
         checkpoints.save(linear(1), 1, wait=True)
     checkpoints.save(linear(2), 2, wait=True)
     checkpoints.save(linear(3), 3, wait=True)

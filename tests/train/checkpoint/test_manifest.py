@@ -11,8 +11,8 @@ import pytest
 
 from hybridrec.embedding.share import Share
 from hybridrec.optim.rule import RowRule, StateColumn
+from hybridrec.train import manifest_body as module
 from hybridrec.train.checkpoint import CheckpointError, read_manifest
-from hybridrec.train.checkpoint import manifest as module
 from hybridrec.train.checkpoint.manifest import FileInfo, Manifest, to_text
 from hybridrec.train.checkpoint.part_info import PartInfo
 from hybridrec.train.checkpoint.table_info import TableInfo
@@ -37,7 +37,7 @@ def put(folder: Path, **changes: Any) -> Path:
     """A manifest with other entries, whose checksum is right nevertheless."""
     body = {**json.loads(to_text(MADE)), **changes}
     del body["xxh64"]
-    body["xxh64"] = module._sum(body)
+    body["xxh64"] = module.checksum(body)
     (folder / "manifest.json").write_text(json.dumps(body))
     return folder
 

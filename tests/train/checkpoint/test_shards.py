@@ -17,8 +17,8 @@ from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import RowData
 from hybridrec.optim import Adagrad, Adam, RowWiseAdagrad
 from hybridrec.optim.rule import RowRule, StateColumn
+from hybridrec.train import manifest_body
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, open_table, read_manifest, verify
-from hybridrec.train.checkpoint import manifest as manifests
 from hybridrec.train.checkpoint.saved_table import SavedTable
 from tests.train.checkpoint.shards import (
     SCHEMES,
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_version_1_is_loaded(tmp_path):
     body["tables"]["user"] |= {name: part[name] for name in ("file", "rows", "sketch")}
     del body["ranks"], body["xxh64"]
     body["version"] = 1
-    file.write_text(json.dumps({**body, "xxh64": manifests._sum(body)}))
+    file.write_text(json.dumps({**body, "xxh64": manifest_body.checksum(body)}))
     for target in models(table, [Share(), Share(1, 2)]):
         assert load(file.parent, Contents(target)).complete
         store = target.stores["user"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-from hybridrec.train.checkpoint import checksum
+from hybridrec.train import checksum
 
 
 def test_each_block_has_the_xxh64_of_its_bytes(tmp_path, monkeypatch):

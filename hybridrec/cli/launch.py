@@ -1,0 +1,71 @@
+"""`hybridrec launch`: servers and trainers of one run on this machine, from one file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def launch(
+    config: Annotated[Path, typer.Argument(metavar="RUN.TOML", help="The run; see below.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[SECTION.NAME=VALUE]...", help="Changes of what the file says.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run, if the file does not name one.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder, if any.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress of trainers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and no progress.")] = False,
+) -> None:
+    """Start embedding servers and trainers on this machine, and start again what dies.
+
+    The file has the sections of `hybridrec train --config` and two more:
+
+    [[servers]] count, staleness, path, memory, port, threads, deadline, restarts
+
+    [[trainers]] count, threads, restarts
+
+    A server that dies starts again at once with its rows, which live in files (in OUT/servers, or in servers.path);
+    trainers go on. Trainers that die start again from the last checkpoint. More than servers.restarts (10) of one
+    server within a minute, or more than trainers.restarts (3) of the trainers without a new checkpoint between them,
+    end the run. Ctrl-C saves and stops. The exit code is that of the trainers.
+
+    [bold]Examples[/bold]
+
+    hybridrec launch run.toml
+
+    hybridrec launch run.toml servers.count=4 trainers.count=2 train.epochs=2 --out runs/b
+
+    hybridrec launch run.toml --resume
+    """
+    from hybridrec.launch.child import Output
+    from hybridrec.launch.config import LaunchConfig, changed
+    from hybridrec.launch.roles import RunRoles
+    from hybridrec.launch.supervisor import Limits, Supervisor
+    from hybridrec.train.checkpoint import Checkpoints
+    from hybridrec.train.run_config import RunConfig, read_config
+    from hybridrec.train.run_directory import RunDirectory
+
+    made = LaunchConfig.of(changed(read_config(config), settings or []))
+    folder = out or RunConfig.of(made.run).out
+    if folder is None:
+        raise ValueError(f'{config} names no folder for the run; write out = "runs/a" at its top, or give --out')
+    run = RunDirectory(folder)
+    run.prepare()
+    flags = [flag for flag, given in (("--resume", resume), ("--quiet", quiet), ("--json", as_json)) if given]
+    trainers = ["trainer"] if made.trainers.count == 1 else [f"trainer {rank}" for rank in range(made.trainers.count)]
+    width = max(len(trainers[-1]), len(f"server {made.servers.count - 1}"))
+    output = Output(width, trainers[0] if as_json else None)
+    limits = Limits(made.servers.restarts, made.trainers.restarts)
+
+    def newest() -> str | None:
+        found = Checkpoints(run.checkpoints).latest()
+        return None if found is None else str(found)
+
+    with tempfile.TemporaryDirectory(prefix="hybridrec-launch-") as private:
+        roles = RunRoles(made, run.path, Path(private), tuple(flags))
+        code = Supervisor(roles, limits, output, newest).run()
+    if code:
+        raise typer.Exit(code)

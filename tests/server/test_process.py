@@ -1,0 +1,125 @@
+"""Servers as processes: how they start and stop, whom they let in, and what they import."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from hybridrec.server.client import Servers
+from hybridrec.server.errors import ServerLost
+from hybridrec.server.process import ServerOptions, client_tls, read_token
+from hybridrec.server.protocol import Kind
+from tests.server.counting import attached, look, push
+from tests.server.processes import ServerProcess, certificate
+
+TOKEN = "a-long-and-random-text"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory):
+    """A server with a certificate and a token, and that certificate."""
+    folder = tmp_path_factory.mktemp("guarded")
+    cert, key = certificate(folder)
+    (folder / "token").write_text(TOKEN + "\n")
+    options = ["--host", "127.0.0.1", "--tls-cert", str(cert), "--tls-key", str(key)]
+    with ServerProcess(*options, "--token-file", str(folder / "token")) as server:
+        yield server, cert
+
+
+def test_a_server_imports_no_torch_and_stops_cleanly():
+    start = time.monotonic()
+    with ServerProcess() as server:
+        print(f"a server started in {time.monotonic() - start:.2f} s")
+        libraries = Path(f"/proc/{server.process.pid}/maps").read_text()
+        assert "_native" in libraries
+        assert "torch" not in libraries
+        assert "pyarrow" not in libraries
+        with Servers.connect([server.address]) as servers:
+            session = attached(servers)
+            assert look(session, 0, [1]) == [0]
+            push(session, 0, [1]).result()
+        assert server.end() == 0
+
+
+def test_a_server_can_be_told_to_stop():
+    with ServerProcess() as server, Servers.connect([server.address]) as servers:
+        servers.ask(0, Kind.STOP).result()
+        assert server.process.wait(10) == 0
+
+
+def test_with_tls_and_token_all_is_as_without(guarded):
+    server, cert = guarded
+    with Servers.connect([server.address], token=TOKEN, tls=client_tls(cert)) as servers:
+        session = attached(servers)
+        ids = list(range(9_000))
+        for step in range(3):
+            assert look(session, step, ids) == [step] * 9_000
+            push(session, step, ids)
+
+
+@pytest.mark.parametrize("token", [None, "another-long-random-text", TOKEN[:-1], TOKEN + "x"])
+def test_a_wrong_token_is_refused_at_once(guarded, token):
+    server, cert = guarded
+    start = time.monotonic()
+    with pytest.raises(PermissionError, match="token"):
+        Servers.connect([server.address], token=token, tls=client_tls(cert))
+    assert time.monotonic() - start < 5
+
+
+def test_a_server_whose_certificate_is_not_known_is_not_told_the_token(guarded, tmp_path):
+    server, _ = guarded
+    other, _ = certificate(tmp_path, "other")
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        Servers.connect([server.address], token=TOKEN, tls=client_tls(other), deadline=5)
+
+
+def test_an_expired_certificate_is_refused(tmp_path):
+    cert, key = certificate(tmp_path, days=-1)
+    with (
+        ServerProcess("--tls-cert", str(cert), "--tls-key", str(key)) as server,
+        pytest.raises(ssl.SSLError, match="certificate has expired"),
+    ):
+        Servers.connect([server.address], tls=client_tls(cert), deadline=5)
+
+
+def test_a_client_without_tls_is_refused_by_a_server_that_has_it(guarded):
+    server, _ = guarded
+    with pytest.raises(ServerLost, match="was not made within 1 s"):
+        Servers.connect([server.address], token=TOKEN, deadline=1)
+
+
+def test_strangers_may_send_little_and_cost_nobody_anything(guarded):
+    server, cert = guarded
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100_000, b""):
+        with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+            stranger.sendall(data)
+    with Servers.connect([server.address], token=TOKEN, tls=client_tls(cert)) as servers:
+        assert servers.ask_all(Kind.STATS)[0].fields["number"] == 0
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "box"])
+def test_a_server_that_others_reach_needs_certificate_and_token(host, tmp_path):
+    with pytest.raises(ValueError, match=f"a server at {host} can be reached from other machines; give --tls-cert"):
+        ServerOptions(host=host).check()
+    with pytest.raises(ValueError, match="can be reached from other machines"):
+        ServerOptions(host=host, token=TOKEN).check()
+    with pytest.raises(ValueError, match="can be reached from other machines"):
+        ServerOptions(host=host, tls_cert=tmp_path, tls_key=tmp_path).check()
+    ServerOptions(host=host, insecure=True).check()
+    ServerOptions(host=host, token=TOKEN, tls_cert=tmp_path, tls_key=tmp_path).check()
+
+
+def test_options_that_cannot_be_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="both --tls-cert and --tls-key"):
+        ServerOptions(tls_cert=tmp_path).check()
+    with pytest.raises(ValueError, match="--number is 2 and --of is 2"):
+        ServerOptions(number=2, of=2).check()
+    with pytest.raises(ValueError, match="the token has 5 characters"):
+        ServerOptions(token="short").check()
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(ValueError, match="holds no token"):
+        read_token(tmp_path / "empty")

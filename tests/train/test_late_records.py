@@ -1,0 +1,82 @@
+"""Where steps are replayed on a GPU, a record is written while the next step runs. Here a CPU stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hybridrec.train import Callback, Trainer
+from tests.train.clicks import QUIET, dataset, trainer_of
+from tests.train.test_callbacks import Diary
+
+
+class NoGraphs:
+    """Graphs that take no batch."""
+
+    def find(self, learner: Any, batch: Any) -> None:
+        return None
+
+
+def late(ds: Any, *callbacks: Callback, out: Path | None = None, **options: Any) -> Trainer:
+    trainer = trainer_of(ds, out=out, callbacks=callbacks, options=replace(QUIET, log_every=2, **options))
+    trainer.learner.graphs = NoGraphs()  # pyright: ignore[reportAttributeAccessIssue]
+    return trainer
+
+
+def numbers(trainer: Trainer) -> list[dict[str, Any]]:
+    """The records, without the times."""
+    timed = {"time", "samples_per_s", "steps_per_s", "wait_share", "stages", "seconds"}
+    return [{name: value for name, value in record.items() if name not in timed} for record in trainer.history]
+
+
+def test_a_record_comes_before_whatever_else_is_recorded_told_or_saved():
+    ds, diary = dataset(500), Diary()
+    late(ds, diary).fit(ds, ds, epochs=1)
+    assert diary.events == [
+        *("start", "step 1", "step 2", "train", "step 3", "step 4", "train", "step 5", "train", "epoch"),
+        *("valid", "validate", "final", "end"),
+    ]
+
+
+def test_a_record_of_the_last_step_of_an_epoch_comes_before_its_end():
+    ds, diary = dataset(200), Diary()
+    late(ds, diary).fit(ds, epochs=1)
+    assert diary.events == ["start", "step 1", "step 2", "train", "epoch", "final", "end"]
+
+
+def test_records_hold_what_they_would_have_held():
+    ds, other = dataset(1100).shuffle(seed=1), dataset(1100).shuffle(seed=1)
+    plain = trainer_of(other, options=replace(QUIET, log_every=2))
+    plain.fit(other, other, epochs=2)
+    trainer = late(ds)
+    trainer.fit(ds, ds, epochs=2)
+    assert numbers(trainer) == numbers(plain)
+    assert [list(record) for record in trainer.history] == [list(record) for record in plain.history]
+
+
+def test_a_checkpoint_knows_of_the_record_before_it(tmp_path):
+    ds = dataset(1100)
+    whole = late(ds, out=tmp_path / "a", save_every=4)
+    whole.fit(ds, epochs=1)
+    first = late(ds, out=tmp_path / "b", save_every=4)
+    first.fit(ds, steps=6)
+    rest = late(ds, out=tmp_path / "b", save_every=4)
+    rest.fit(ds, epochs=1, resume="auto")
+    assert [r for r in numbers(rest) if r["kind"] == "train"] == [r for r in numbers(whole) if r["kind"] == "train"]
+
+
+@pytest.mark.parametrize("error", [OSError, FloatingPointError])
+def test_an_error_loses_no_record_but_that_of_a_loss_that_is_lost(error):
+    class Fail(Callback):
+        def on_step(self, trainer, result):
+            if trainer.step == 4:
+                raise error("no more")
+
+    ds = dataset(1000)
+    trainer = late(ds, Fail())
+    with pytest.raises(error, match="no more"):
+        trainer.fit(ds, epochs=1)
+    assert [record["step"] for record in trainer.history] == ([2, 4] if error is OSError else [2])
