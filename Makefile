@@ -46,6 +46,7 @@ bench: $(VENV)/developed-$(MODULES)
 	$(BIN)/python benchmarks/data.py --json --save
 	$(BIN)/python benchmarks/embedding_cpu.py --json --save
 	$(BIN)/python benchmarks/train_cpu.py --json --save
+	$(BIN)/python benchmarks/disk.py --json --save
 	$(BIN)/python benchmarks/planner.py --json --save
 	$(BIN)/python benchmarks/parallel.py --json --save
 

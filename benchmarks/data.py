@@ -11,14 +11,10 @@ passes counts. README.md has the rest.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,10 +24,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 import workloads
 from machine import cpu_model
 from peers.environment import PEERS, Absent, interpreter, talk
+from question import Options, add_cache, add_parts, add_peers, keep, note, options_of, parsed, tell, today, versions
 
 import hybridrec as hr
 
@@ -51,7 +47,7 @@ def floor(path: Path) -> Pass:
     return run
 
 
-def ours(path: Path, args: argparse.Namespace, shuffle: bool = False) -> Pass:
+def ours(path: Path, args: Options, shuffle: bool = False) -> Pass:
     """The loader, after one pass that checks its batches against the file."""
     ds = hr.data.parquet(str(path), label=workloads.LABEL, batch_size=args.batch, threads=args.threads)
     ds = ds.shuffle(seed=0) if shuffle else ds
@@ -113,7 +109,7 @@ def timed(run: Pass) -> Callable[[], tuple[int, float]]:
     return side
 
 
-def against_arrow(workload: str, parts: list[str], args: argparse.Namespace) -> dict[str, Any]:
+def against_arrow(workload: str, parts: list[str], args: Options) -> dict[str, Any]:
     """Floor and loader by turns; `parts` are the workload itself, `shuffle`, or both."""
     pa.set_cpu_count(args.threads)
     path = workloads.write(workload, args.rows, args.cache)
@@ -126,7 +122,7 @@ def against_arrow(workload: str, parts: list[str], args: argparse.Namespace) -> 
     return found
 
 
-def against_peer(name: str, args: argparse.Namespace) -> dict[str, Any]:
+def against_peer(name: str, args: Options) -> dict[str, Any]:
     """A peer in its own process and the loader in ours, by turns, over the same (shorter) ragged file."""
     peer = PEERS[name]
     python = interpreter(peer, args.venvs or args.cache / "venvs", not args.no_install)
@@ -137,7 +133,7 @@ def against_peer(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return {**found, "versions": conversation.versions}
 
 
-def memory(args: argparse.Namespace) -> dict[str, Any]:
+def memory(args: Options) -> dict[str, Any]:
     """Peak memory of a fresh process that streams a large file with shuffle."""
     path = workloads.write_bytes(int(args.rss_gb * 1e9), args.cache)
     command = [sys.executable, HERE / "rss.py", path, "--batch", args.batch, "--threads", args.threads]
@@ -145,11 +141,11 @@ def memory(args: argparse.Namespace) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def scaling(args: argparse.Namespace) -> dict[str, Any]:
+def scaling(args: Options) -> dict[str, Any]:
     """The Arrow parts again for every thread count of --scaling."""
     found: dict[str, Any] = {}
     for threads in args.scaling:
-        one = argparse.Namespace(**{**vars(args), "threads": threads})
+        one = Options(**{**vars(args), "threads": threads})
         found[str(threads)] = {
             workload: against_arrow(workload, parts, one) for workload, parts in arrow_parts(args.only).items()
         }
@@ -164,7 +160,7 @@ def arrow_parts(only: list[str]) -> dict[str, list[str]]:
     return {workload: parts for workload, parts in chosen.items() if parts}
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: Options) -> dict[str, Any]:
     """The whole answer: the keys of the issue, then what is behind them."""
     parts: dict[str, Any] = {}
     absent: dict[str, str] = {}
@@ -187,70 +183,45 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {**{key: answers.get(key) for key in KEYS}, "absent": absent, **about(args), "parts": parts}
 
 
-def about(args: argparse.Namespace) -> dict[str, Any]:
+def about(args: Options) -> dict[str, Any]:
     """What a reader needs to judge the figures."""
     return {
-        "date": datetime.date.today().isoformat(),
-        "rows": args.rows,
-        "peer_rows": args.peer_rows,
-        "batch": args.batch,
-        "threads": args.threads,
-        "passes": args.passes,
+        "date": today(),
+        **{name: getattr(args, name) for name in ("rows", "peer_rows", "batch", "threads", "passes")},
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
-        "versions": {
-            "hybridrec": getattr(hr, "__version__", "unknown"),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "pyarrow": pa.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": versions(["hybridrec", "torch", "pyarrow", "numpy"]),
     }
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def lines(answer: dict[str, Any]) -> str:
+    """The figures for people, or why there are none."""
+    shown = {key: "not run" if answer[key] is None else f"{answer[key]:,.2f}" for key in KEYS}
+    return "\n".join(f"{key:30} {value}" for key, value in {**shown, **answer["absent"]}.items())
 
 
-def names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = sorted(set(chosen) - set(PARTS))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    return chosen
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
+def arguments() -> Options:
+    parser = options_of(__doc__, saves="keep the answer as results/data-DATE.json too")
+    add_parts(parser, PARTS)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--peer-rows", type=int, default=524_288, help="rows that peers (and we beside them) read")
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--only", type=names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--scaling", type=lambda text: [int(n) for n in text.split(",")], help="thread counts: 1,2,4")
     parser.add_argument("--rss-gb", type=float, default=5.0, help="size of the file for the memory figure")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "hybridrec-benchmarks")
-    parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept (default: in the cache)")
-    parser.add_argument("--no-install", action="store_true", help="use only peers that are already installed")
-    parser.add_argument("--save", action="store_true", help="keep the answer as results/data-DATE.json too")
-    return parser.parse_args()
+    add_cache(parser)
+    add_peers(parser)
+    return parsed(parser)
 
 
 def main() -> None:
     args = arguments()
-    args.cache.mkdir(parents=True, exist_ok=True)
     answer = measure(args)
     if args.save:
-        (HERE / "results" / f"data-{answer['date']}.json").write_text(json.dumps(answer, indent=1) + "\n")
-    if args.json:
-        print(json.dumps(answer))
-    else:
-        for key in KEYS:
-            value = answer[key]
-            print(f"{key:30}", answer["absent"].get(key, "not run") if value is None else f"{value:,.2f}")
+        keep(answer, f"data-{answer['date']}")
+    tell(answer, args, lines)
 
 
 if __name__ == "__main__":

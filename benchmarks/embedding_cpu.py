@@ -11,36 +11,29 @@ A step is forward, backward from a fixed gradient, and row update. README.md has
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
-import sys
-import tempfile
+from argparse import ArgumentTypeError
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import embedding_workload as workload
-import numpy as np
 import perf_counters
-import torch
 from embedding_figures import Load, Measured, figures, reasons
 from embedding_jobs import NEEDS, PARTS, Job, checks, contenders, jobs, memory, thread_counts
 from embedding_runs import Passes, Runner, take_turns
 from embedding_step import Task
 from embedding_table import markdown
 from embedding_workload import Setting, Shape
-from machine import cores, machine
+from machine import cores
 from peers.environment import Absent
+from question import Options, about, add_cache, add_parts, add_peers, keep, note, options_of, parsed, picture, tell
 
-HERE = Path(__file__).parent
 SETTINGS = [Setting(dim, hot) for hot in (1, 10) for dim in (16, 128)]
 QUICK = {"tables": 3, "rows": 1_000, "batch": 64, "passes": 1, "warm": 1, "reps": 3}
+KEPT = ("tables", "rows", "batch", "passes", "reps", "warm")
 COUNTED = ("ours_rowwise_adagrad", "fbgemm_rowwise_adagrad", "ours_adagrad", "nn_adagrad")
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: Options) -> dict[str, Any]:
     """The whole answer; without right answers of ours, no figure."""
     shape = Shape(args.tables, args.rows, args.batch)
     base = Task("", args.settings[0], shape, str(args.cache), args.threads, args.warm, args.reps, args.reps)
@@ -48,11 +41,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     runner = Runner(args.venvs or args.cache / "venvs", not args.no_install)
     counts = thread_counts(cores())
     planned = jobs(args.only, base, args.settings, counts)
-    correct = check(planned, runner)
-    answer: dict[str, Any] = {"correct": correct, "absent": {}, "failed": {}, **about(args, loads)}
-    if not all(found["passed"] for found in correct.values()):
+    answer: dict[str, Any] = {"correct": check(planned, runner), "absent": {}, "failed": {}}
+    answer |= {**about(args, KEPT, ["torch", "numpy"]), "usual_threads": args.threads}
+    answer |= {"per_step": {f"hot{hot}": asdict(load) for hot, load in sorted(loads.items())}}
+    if not correct(answer):
         return answer
-    passes, failed = take_turns(planned, args.passes, runner.run, note)
+    passes, failed = take_turns(planned, args.passes, runner.run)
     measured = Measured(passes, args.settings, shape, loads, counts, args.threads)
     extra, missing = beside_the_clock(args, base, runner)
     return {
@@ -78,7 +72,7 @@ def check(planned: list[Job], runner: Runner) -> dict[str, Any]:
     return found
 
 
-def beside_the_clock(args: argparse.Namespace, base: Task, runner: Runner) -> tuple[dict[str, Any], dict[str, str]]:
+def beside_the_clock(args: Options, base: Task, runner: Runner) -> tuple[dict[str, Any], dict[str, str]]:
     """The parts that are not timed: bytes per row, and hardware counters."""
     found: dict[str, Any] = {}
     absent: dict[str, str] = {}
@@ -131,60 +125,29 @@ def versions(passes: Passes) -> dict[str, str]:
     return {name: version for a in answers for name, version in a.get("versions", {}).items() if name != "torch"}
 
 
-def about(args: argparse.Namespace, loads: dict[int, Load]) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    kept = ("tables", "rows", "batch", "passes", "reps", "warm")
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        **{name: getattr(args, name) for name in kept},
-        "usual_threads": args.threads,
-        "per_step": {f"hot{hot}": asdict(load) for hot, load in sorted(loads.items())},
-    }
-
-
-def save(answer: dict[str, Any]) -> None:
-    """results/embedding_cpu-DATE.json, and its picture."""
-    (HERE / "results" / f"embedding_cpu-{answer['date']}.json").write_text(json.dumps(answer, indent=1) + "\n")
-    try:
-        from embedding_plot import draw
-    except ModuleNotFoundError as missing:
-        note(f"no picture: {missing}")
-    else:
-        draw(answer, HERE.parent / "docs" / "images" / "embedding_cpu.svg")
-
-
-def broken_of_ours(answer: dict[str, Any]) -> list[str]:
+def problems(answer: dict[str, Any]) -> list[str]:
     """What ours should have answered and did not: unlike an absent peer, a failure."""
+    if not correct(answer):
+        return ["no figures: the answers of hybridrec are not those of torch.nn"]
     found = {job: reason for job, reason in answer["failed"].items() if " ours_" in job}
     found |= {key: reason for key, reason in answer["absent"].items() if key == "bytes_per_row_overhead"}
     return [f"{name}: {reason}" for name, reason in found.items()]
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def part_names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = sorted(set(chosen) - set(PARTS))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    return chosen
+def correct(answer: dict[str, Any]) -> bool:
+    return all(found["passed"] for found in answer["correct"].values())
 
 
 def setting_names(text: str) -> list[Setting]:
     try:
         return [Setting.parse(name) for name in text.split(",")]
     except ValueError as reason:
-        raise argparse.ArgumentTypeError(str(reason)) from None
+        raise ArgumentTypeError(str(reason)) from None
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--only", type=part_names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
+def arguments() -> Options:
+    parser = options_of(__doc__)
+    add_parts(parser, PARTS)
     parser.add_argument("--settings", type=setting_names, default=SETTINGS, help="such as d16-hot1,d128-hot10")
     parser.add_argument("--quick", action="store_true", help="small tables and one short pass: figures mean nothing")
     parser.add_argument("--tables", type=int, default=26)
@@ -194,27 +157,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--reps", type=int, default=9, help="timed steps of a pass: their median counts")
     parser.add_argument("--warm", type=int, default=3, help="steps before them")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "hybridrec-benchmarks")
-    parser.add_argument("--venvs", type=Path, help="where the peers' environments are kept (default: in the cache)")
-    parser.add_argument("--no-install", action="store_true", help="use only peers that are already installed")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/ and its picture in docs/")
-    if parser.parse_known_args()[0].quick:
-        parser.set_defaults(**QUICK)
-    return parser.parse_args()
+    add_cache(parser)
+    add_peers(parser)
+    return parsed(parser, QUICK)
 
 
 def main() -> None:
     args = arguments()
-    args.cache.mkdir(parents=True, exist_ok=True)
     answer = measure(args)
-    correct = all(found["passed"] for found in answer["correct"].values())
-    if args.save and correct:
-        save(answer)
-    print(json.dumps(answer) if args.json else markdown(answer))
-    if not correct:
-        raise SystemExit("no figures: the answers of hybridrec are not those of torch.nn")
-    if broken := broken_of_ours(answer):
-        raise SystemExit("; ".join(broken))
+    if args.save and correct(answer):
+        keep(answer, f"embedding_cpu-{answer['date']}")
+        picture(answer, "embedding_plot", "embedding_cpu")
+    tell(answer, args, markdown, problems(answer))
 
 
 if __name__ == "__main__":

@@ -11,34 +11,32 @@ the layers. Times are medians of 40 steps over 16 batches. README.md has the res
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import importlib.util
-import json
-import platform
-import sys
 import time
+from argparse import ArgumentTypeError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from embedding_gpu_figures import GOALS, Answers, figures, figures_of, lines
 from gpu_models import SHAPES
 from gpu_process import Task, run
-from machine import gpu, machine
+from machine import gpu, short_name
+from question import RESULTS, Options, about, add_smoke, keep, kept_before, note, options_of, parsed, picture, tell
 
-HERE = Path(__file__).parent
 PROGRAMS = {"ours": "embedding_gpu_ours.py", "fbgemm": "peers/fbgemm_tbe_gpu.py"}
+USUAL = ["tiny", "small", "criteo"]
 SLOWER = 1.5
 SMOKE = Task("", "cpu", batch=64, batches=2, steps=3, warm=1, most_rows=500)
 CHECK = Task("", batch=512, batches=4, most_rows=1_000)
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: Options) -> dict[str, Any]:
     """The whole answer; a model without right answers of ours has no figures."""
     base = SMOKE if args.smoke else Task("", batch=args.batch, batches=args.batches, steps=args.steps)
-    answer: dict[str, Any] = {"absent": {}, "correct": {}, **about(args, base)}
+    modules = [name for name in ("torch", "triton") if importlib.util.find_spec(name)]
+    sizes = {"batch": base.batch, "steps": base.steps, "batches_wanted": base.batches}
+    answer: dict[str, Any] = {"absent": {}, "correct": {}, **about(args, ["passes"], modules, gpu=gpu()), **sizes}
     if reason := why_no_peer(args):
         answer["absent"]["fbgemm"] = reason
         note(f"no FBGEMM: {reason}")
@@ -91,7 +89,7 @@ def said(answer: dict[str, Any]) -> str:
     return "; ".join([*times, *failed, *([f"CRASH {answer['crash']}"] if "crash" in answer else [])])
 
 
-def why_no_peer(args: argparse.Namespace) -> str | None:
+def why_no_peer(args: Options) -> str | None:
     if args.smoke or args.no_peer:
         return "it was not asked for"
     if importlib.util.find_spec("fbgemm_gpu") is None:
@@ -104,36 +102,15 @@ def versions(answers: Answers) -> dict[str, str]:
     return {name: said for each in answers.values() for a in each for name, said in a.get("versions", {}).items()}
 
 
-def about(args: argparse.Namespace, task: Task) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    triton = importlib.util.find_spec("triton")
-    installed = {"triton": __import__("triton").__version__} if triton else {}
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {**machine(), "gpu": gpu()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, **installed},
-        "batch": task.batch,
-        "steps": task.steps,
-        "batches_wanted": task.batches,
-        "passes": args.passes,
-    }
-
-
-def save(answer: dict[str, Any], folder: Path = HERE / "results") -> Path:
+def save(answer: dict[str, Any], folder: Path = RESULTS) -> Path:
     """results/DATE_gpu_NAME.json: models that an earlier run of the day measured stay there; and the picture."""
-    name = answer["machine"]["gpu"]["name"].split()[-1].lower()
-    target = folder / f"{answer['date']}_gpu_{name}.json"
-    before = json.loads(target.read_text()) if target.exists() else {}
-    kept = {model: before[model] for model in GOALS if model in before}
-    for key in ("correct", "versions"):
-        answer[key] = {**before.get(key, {}), **answer[key]}
-    target.write_text(json.dumps({**kept, **answer}, indent=1) + "\n")
-    try:
-        from embedding_gpu_plot import draw
-    except ModuleNotFoundError as missing:
-        note(f"no picture: {missing}")
-    else:
-        draw({**kept, **answer}, HERE.parent / "docs" / "images" / "embedding_gpu.svg")
+    name = f"{answer['date']}_gpu_{short_name(answer)}"
+    before = kept_before(name, folder)
+    models = {model: before[model] for model in GOALS if model in before}
+    joined = {key: {**before.get(key, {}), **answer[key]} for key in ("correct", "versions")}
+    whole = {**models, **answer, **joined}
+    target = keep(whole, name, folder)
+    picture(whole, "embedding_gpu_plot", "embedding_gpu")
     return target
 
 
@@ -146,34 +123,24 @@ def wrong(answer: dict[str, Any]) -> list[str]:
     return found
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def model_name(text: str) -> str:
+    if text not in SHAPES:
+        raise ArgumentTypeError(f"unknown model {text}: choose from {', '.join(SHAPES)}")
+    return text
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    usual = ["tiny", "small", "criteo"]
-    parser.add_argument(
-        "models", nargs="*", help=f"some of {', '.join(SHAPES)}; {', '.join(usual)} where none is named"
-    )
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/ and its picture in docs/")
-    parser.add_argument(
-        "--smoke", action="store_true", help="small tables on the CPU, ours alone: figures mean nothing"
-    )
+def arguments() -> Options:
+    parser = options_of(__doc__)
+    told = f"some of {', '.join(SHAPES)}; {', '.join(USUAL)} where none is named"
+    parser.add_argument("models", nargs="*", type=model_name, help=told)
+    add_smoke(parser)
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--batches", type=int, default=16, help="distinct batches; medium: as many as memory allows")
     parser.add_argument("--steps", type=int, default=40, help="timed steps: their median counts")
     parser.add_argument("--no-peer", action="store_true", help="measure ours alone")
-    args = parser.parse_args()
-    if unknown := [name for name in args.models if name not in SHAPES]:
-        parser.error(f"unknown model {', '.join(unknown)}: choose from {', '.join(SHAPES)}")
-    if not args.smoke and not torch.cuda.is_available():
-        parser.error(f"torch {torch.__version__} finds no GPU; --smoke runs on the CPU")
-    if args.smoke and args.save:
-        parser.error("a smoke run has no figures to save; leave --save or --smoke out")
-    args.models = args.models or (list(SHAPES) if args.smoke else usual)
+    args = parsed(parser)
+    args.models = args.models or (list(SHAPES) if args.smoke else USUAL)
     return args
 
 
@@ -182,9 +149,7 @@ def main() -> None:
     answer = measure(args)
     if args.save and any(figures_of(answer.get(name, {})) or name in answer for name in SHAPES):
         note(f"saved as {save(answer)}")
-    print(json.dumps(answer) if args.json else lines(answer))
-    if problems := wrong(answer):
-        raise SystemExit("; ".join(problems))
+    tell(answer, args, lines, wrong(answer))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from chart import BAR, BESIDE, FLOOR, GOAL, OTHER, command, name_bars, panels_of, write
 from embedding_gpu_figures import GOALS
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from plot import BAR, FLOOR, GOAL, STYLE, command, write
 
-OTHER = "#b9c2ca"
 TITLES = {
     "tiny": "Tiny: 55 tables, 4 GiB",
     "small": "Small: 107 tables, 26 GiB",
@@ -48,19 +46,14 @@ def panel(axes: Axes, model: dict[str, Any]) -> None:
         own = ours.get("step" if part == "step_eager" else part)
         ratio = f"   {ms / own:.1f} x" if side == "fbgemm" and own else ""
         axes.barh(y, ms, height=0.8, color=BAR if side == "ours" else OTHER, zorder=2)
-        place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "weight": "bold"}
-        axes.annotate(f"{ms:.3g}{ratio}", (ms, y), **place)
+        axes.annotate(f"{ms:.3g}{ratio}", (ms, y), xytext=(4, 0), **BESIDE)
         floor = model.get("floor_ms", {}).get(part)
         if side == "ours" and floor:
             axes.plot([floor, floor], [y - 0.4, y + 0.4], color=GOAL, linewidth=2, zorder=3)
         ticks[y] = f"{label}, {'hybridrec' if side == 'ours' else 'FBGEMM'}" if label[0] != "…" else label
         y, before = y + 1, label
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
+    name_bars(axes, ticks)
     axes.set_xlim(0, max((ms for _, _, ms, _ in shown), default=1) * 1.3)
-    axes.grid(axis="x", color="#e6e9ec", linewidth=0.8, zorder=0)
-    axes.set_axisbelow(True)
 
 
 def caption(answer: dict[str, Any]) -> str:
@@ -72,17 +65,10 @@ def caption(answer: dict[str, Any]) -> str:
 
 def draw(answer: dict[str, Any], target: Path) -> None:
     """Write the chart; the file's ending chooses PNG or SVG."""
-    plt.rcParams.update(STYLE)
-    names = [name for name in GOALS if name in answer]
-    columns = min(2, len(names))
-    lines = -(-len(names) // columns)
-    size = (7.2 * columns, 2.9 * lines + 0.6)
-    figure, panels = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-    for axes, name in zip(panels.flat, names, strict=False):
+    figure, panels = panels_of([name for name in GOALS if name in answer], 7.2, 2.9)
+    for axes, name in panels:
         panel(axes, answer[name])
         axes.set_title(TITLES[name])
-    for axes in panels.flat[len(names) :]:
-        axes.set_visible(False)
     told = "Milliseconds; less is better. Red: the bytes of the part at copy speed"
     figure.suptitle(told, fontsize=11)
     figure.supxlabel(caption(answer), fontsize=8, color=FLOOR)

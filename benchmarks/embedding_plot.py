@@ -9,13 +9,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from chart import BAR, BESIDE, FLOOR, GOAL, OTHER, command, name_bars, panels_of, write
 from embedding_table import caption
 from embedding_workload import Setting
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from plot import BAR, FLOOR, GOAL, STYLE, command, write
 
-OTHER = "#b9c2ca"
 GROUPS = {
     "row-wise Adagrad": {
         "ours_rowwise_adagrad": "hybridrec",
@@ -42,7 +40,7 @@ def panel(axes: Axes, jobs: dict[str, Any], floors: dict[str, Any]) -> None:
             ms = jobs[job]["step_ms"]
             widest = max(widest, ms)
             axes.barh(y, ms, height=0.72, color=BAR if job.startswith("ours") else OTHER, zorder=2)
-            axes.annotate(f"{ms:.3g}", (ms, y), xytext=(4, 0), textcoords="offset points", va="center", weight="bold")
+            axes.annotate(f"{ms:.3g}", (ms, y), xytext=(4, 0), **BESIDE)
             ticks[y] = f"{members[job]}, {group}"
             y += 1
         floor = floors.get(group.lower().replace("-", "").replace(" ", "_"))
@@ -50,30 +48,18 @@ def panel(axes: Axes, jobs: dict[str, Any], floors: dict[str, Any]) -> None:
             x = floor["floor_ms"]
             axes.plot([x, x], [first - 0.45, y - 0.55], color=GOAL, linewidth=2, zorder=3)
         y += GAP if y > first else 0
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
+    name_bars(axes, ticks)
     axes.set_xlim(0, widest * 1.15 or 1)
-    axes.grid(axis="x", color="#e6e9ec", linewidth=0.8, zorder=0)
-    axes.set_axisbelow(True)
 
 
 def draw(answer: dict[str, Any], target: Path) -> None:
     """Write the chart; the file's ending chooses PNG or SVG."""
-    plt.rcParams.update(STYLE)
-    settings = list(answer["parts"])
-    columns = min(2, len(settings))
-    lines = -(-len(settings) // columns)
-    figure, panels = plt.subplots(
-        lines, columns, figsize=(6.4 * columns, 2.7 * lines + 0.6), layout="constrained", squeeze=False
-    )
-    for axes, name in zip(panels.flat, settings, strict=False):
+    figure, panels = panels_of(list(answer["parts"]), 6.4, 2.7)
+    for axes, name in panels:
         panel(axes, answer["parts"][name], answer.get("roofline", {}).get(name, {}))
         axes.set_title(title(name))
-    for axes in panels.flat[len(settings) :]:
-        axes.set_visible(False)
     figure.suptitle("Milliseconds per step; less is better. Red: the bytes of a step at copy speed", fontsize=11)
-    figure.supxlabel(textwrap.fill(caption(answer), 85 * columns), fontsize=8, color=FLOOR)
+    figure.supxlabel(textwrap.fill(caption(answer), 85 * min(2, len(answer["parts"]))), fontsize=8, color=FLOOR)
     write(figure, target)
 
 

@@ -55,6 +55,11 @@ def gpu() -> dict[str, Any]:
     }
 
 
+def short_name(answer: dict[str, Any]) -> str:
+    """That of the GPU which gave an answer, as files are named for it: h200."""
+    return answer["machine"]["gpu"]["name"].split()[-1].lower()
+
+
 def _driver() -> str:
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:

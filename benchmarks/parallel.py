@@ -6,47 +6,40 @@
 
 `scaling_2`: samples/s of two ranks over those of one. `vs_torchrec`: over those of TorchRec's DistributedModelParallel.
 `collectives_per_step`, `wire_bytes_vs_naive`: what ranks send each other for lookups. `overlap`: the share of that time
-in which they compute. DLRM, 26 tables of 100,000 rows, batch 8192 per rank, one thread each. README.md has the rest.
+in which they compute. `planner_error`: how far steps of tables alone are from what the planner predicts. DLRM, 26
+tables of 100,000 rows, batch 8192 per rank, one thread each. README.md has the rest.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
-import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from machine import machine
 from parallel_figures import ONCE, PARTS, figures, kinds, lines
-from parallel_runs import Failed, Passes, Runner, take_turns
+from parallel_runs import Runner, said
 from parallel_workload import Task
+from peers.environment import Absent
+from question import Options, about, add_cache, add_parts, add_peers, keep, note, options_of, parsed, picture, tell
+from turns import Passes, take_turns
 
-HERE = Path(__file__).parent
 QUICK = {"tables": 5, "rows": 1_000, "batch": 256, "passes": 1, "warm": 2, "steps": 3, "stretches": 1}
+SIZES = ("tables", "rows", "batch", "warm", "steps", "stretches")
 TOLERANCE = 1e-5  # of losses, which are near 0.7
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: Options) -> dict[str, Any]:
     """The whole answer; without right answers of ours, no figure."""
-    sizes = {name: getattr(args, name) for name in ("tables", "rows", "batch", "warm", "steps", "stretches")}
-    base = Task("", 2, str(args.cache), **sizes)
+    base = Task("", 2, str(args.cache), **{name: getattr(args, name) for name in SIZES})
     runner = Runner(args.venvs or args.cache / "venvs", not args.no_install)
     correct = check(base, runner, "torchrec" in args.only)
-    answer: dict[str, Any] = {"correct": correct, "failed": {}, **about(args)}
+    answer: dict[str, Any] = {"correct": correct, "failed": {}, **about(args, [*SIZES, "passes"], ["torch", "numpy"])}
     if not correct["passed"]:
         return answer
     tasks = {kind: task_of(base, kind) for kind in kinds(args.only)}
     once = {kind: task for kind, task in tasks.items() if kind in ONCE}
     timed = {kind: task for kind, task in tasks.items() if kind not in ONCE}
-    counts, without = take_turns(once, 1, runner.run, note)
-    passes, failed = take_turns(timed, args.passes, runner.run, note)
+    counts, without = take_turns(once, 1, runner.run, said)
+    passes, failed = take_turns(timed, args.passes, runner.run, said)
     passes |= counts
     return {**figures(passes), **answer, "failed": {**without, **failed}, "parts": summary(passes)}
 
@@ -55,6 +48,8 @@ def task_of(base: Task, kind: str) -> Task:
     """What the ranks of a job do."""
     if kind in ("ours_1", "weights", "check_alone"):
         return replace(base, kind=kind, world=1)
+    if kind.startswith("planned_"):
+        return replace(base, kind=kind, world=int(kind[-1]))
     if kind.startswith("count_"):
         return replace(base, kind=kind, tables=int(kind.removeprefix("count_")), rows=100, batch=64, steps=4)
     return replace(base, kind=kind, latency_ms=0.0 if kind == "overlap_now" else base.latency_ms)
@@ -66,7 +61,7 @@ def check(base: Task, runner: Runner, peer: bool) -> dict[str, Any]:
     for kind in ("weights", "check_alone", "check", "check_row", *(["torchrec_check"] if peer else [])):
         try:
             losses |= {kind: found["losses"]} if "losses" in (found := runner.run(task_of(base, kind))) else {}
-        except Failed as reason:
+        except Absent as reason:
             reasons[kind] = str(reason)
     note(f"check: {losses}, {reasons}")
     return judged(losses, reasons)
@@ -91,44 +86,16 @@ def summary(passes: Passes) -> dict[str, Any]:
     return found
 
 
-def about(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    kept = ("tables", "rows", "batch", "passes", "warm", "steps", "stretches")
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        **{name: getattr(args, name) for name in kept},
-    }
+def problems(answer: dict[str, Any]) -> list[str]:
+    """What ours should have answered and did not: unlike an absent peer, a failure."""
+    if not answer["correct"]["passed"]:
+        return ["no figures: two ranks do not lose what one process loses"]
+    return [f"{kind}: {reason}" for kind, reason in answer["failed"].items() if not kind.startswith("torchrec")]
 
 
-def save(answer: dict[str, Any]) -> None:
-    """results/parallel-DATE.json, and its picture."""
-    (HERE / "results" / f"parallel-{answer['date']}.json").write_text(json.dumps(answer, indent=1) + "\n")
-    try:
-        from parallel_plot import draw
-    except ModuleNotFoundError as missing:
-        note(f"no picture: {missing}")
-    else:
-        draw(answer, HERE.parent / "docs" / "images" / "parallel.svg")
-
-
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def part_names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = sorted(set(chosen) - set(PARTS))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown part {', '.join(unknown)}: choose from {', '.join(PARTS)}")
-    return chosen
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--only", type=part_names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
+def arguments() -> Options:
+    parser = options_of(__doc__)
+    add_parts(parser, PARTS)
     parser.add_argument("--quick", action="store_true", help="small tables and one short pass: figures mean nothing")
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--rows", type=int, default=100_000, help="rows of each table")
@@ -137,27 +104,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=8, help="steps before the clock")
     parser.add_argument("--steps", type=int, default=16, help="steps of a stretch")
     parser.add_argument("--stretches", type=int, default=4, help="stretches of a pass: the fastest counts")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "hybridrec-benchmarks")
-    parser.add_argument("--venvs", type=Path, help="where the peer's environment is kept (default: in the cache)")
-    parser.add_argument("--no-install", action="store_true", help="use the peer only if it is already installed")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/ and its picture in docs/")
-    if parser.parse_known_args()[0].quick:
-        parser.set_defaults(**QUICK)
-    return parser.parse_args()
+    add_cache(parser)
+    add_peers(parser)
+    return parsed(parser, QUICK)
 
 
 def main() -> None:
     args = arguments()
-    args.cache.mkdir(parents=True, exist_ok=True)
     answer = measure(args)
-    correct = answer["correct"]["passed"]
-    if args.save and correct:
-        save(answer)
-    print(json.dumps(answer) if args.json else lines(answer))
-    if not correct:
-        raise SystemExit("no figures: two ranks do not lose what one process loses")
-    if broken := {kind: reason for kind, reason in answer["failed"].items() if not kind.startswith("torchrec")}:
-        raise SystemExit("; ".join(f"{kind}: {reason}" for kind, reason in broken.items()))
+    if args.save and answer["correct"]["passed"]:
+        keep(answer, f"parallel-{answer['date']}")
+        picture(answer, "parallel_plot", "parallel")
+    tell(answer, args, lines, problems(answer))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,16 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from parallel_runs import Passes
+from turns import Passes
 
+PLANNED = tuple(f"planned_{scheme}_{world}" for world in (1, 2) for scheme in ("replicated", "row", "table"))
 NEEDS = {  # the jobs that a part runs
     "scaling": ("ours_1", "ours_2", "ours_2_row", "ours_apart"),
     "torchrec": ("ours_2", "torchrec", "torchrec_pipeline", "torchrec_rewritten", "torchrec_pipeline_rewritten"),
     "collectives": ("count_1", "count_500"),
     "wire": ("wire",),
     "overlap": ("overlap", "overlap_now"),
+    "planner": PLANNED,
 }
 PARTS = tuple(NEEDS)
 ONCE = ("count_1", "count_500", "wire")  # counted, not timed: one pass says it all
@@ -26,6 +28,7 @@ RATIOS = {  # key: a job of ours, and those of which the fastest is compared wit
     "vs_torchrec": ("ours_2", ("torchrec", "torchrec_pipeline")),
     "vs_torchrec_rewritten": ("ours_2", ("torchrec_rewritten", "torchrec_pipeline_rewritten")),
 }
+PLANNER = ("planner_error", "planner_regret")
 GOALS = {  # what the figures must reach: at least, or at most
     "scaling_2": (">=", 1.7),
     "vs_torchrec": (">=", 2.0),
@@ -42,7 +45,7 @@ def kinds(parts: list[str]) -> list[str]:
 
 def figures(passes: Passes) -> dict[str, Any]:
     """All keys that these answers can give."""
-    return {**ratios(passes), **counted(passes), **overlapped(passes)}
+    return {**ratios(passes), **counted(passes), **overlapped(passes), **predicted(passes)}
 
 
 def ratios(passes: Passes) -> dict[str, Any]:
@@ -95,10 +98,27 @@ def overlapped(passes: Passes) -> dict[str, Any]:
     return found
 
 
+def predicted(passes: Passes) -> dict[str, Any]:
+    """Measured steps of tables alone over predicted ones, by job; `planner_error` is how far the worst is off.
+
+    `planner_regret` is what two ranks lose by the scheme that is predicted to be the best: its measured step over that
+    of the best one.
+    """
+    steps = {kind: min(answer["step_ms"] for answer in passes[kind]) for kind in PLANNED if kind in passes}
+    said = {kind: passes[kind][0]["predicted_ms"] for kind in steps}
+    found: dict[str, Any] = {}
+    if steps:
+        over = {kind: steps[kind] / said[kind] for kind in steps}
+        found = {"planner_error": max(max(each, 1 / each) for each in over.values()), "measured_over_predicted": over}
+    if two := [kind for kind in steps if kind.endswith("_2")]:
+        found["planner_regret"] = steps[min(two, key=said.__getitem__)] / min(steps[kind] for kind in two)
+    return found
+
+
 def lines(answer: dict[str, Any]) -> str:
     """The figures beside their goals, for people."""
     shown = []
-    for key in (*GOALS, "scaling_2_row", "scaling_2_apart", "vs_torchrec_rewritten", "overlap_by_steps"):
+    for key in (*GOALS, "scaling_2_row", "scaling_2_apart", "vs_torchrec_rewritten", "overlap_by_steps", *PLANNER):
         goal = f"must be {GOALS[key][0]} {GOALS[key][1]:g}" if key in GOALS else ""
         value = f"{answer[key]:,.3f}" if key in answer else "no figure"
         shown.append(f"{key:28}{value:>12}   {goal}".rstrip())

@@ -3,7 +3,7 @@
 Kinds: `ours_1` is one process without hr.shard, `ours_2` two ranks with it, `ours_2_row` the same with all tables
 pinned to be row-wise, `ours_apart` two processes that train a model each and share nothing but the machine. `weights`
 saves the weights that all checks begin with, `check_alone` and `check` are the losses of one process and of ranks.
-What is counted rather than timed is in parallel_counts.py.
+What is counted rather than timed is in parallel_counts.py, tables without layers are in parallel_planned.py.
 """
 
 from __future__ import annotations
@@ -149,6 +149,8 @@ def place() -> int:
 def kinds() -> dict[str, Callable[[Task], dict[str, Any]]]:
     """What a rank can be asked to do."""
     from parallel_counts import bytes_sent, collectives, overlap
+    from parallel_figures import PLANNED
+    from parallel_planned import planned
 
     return {
         "weights": save_weights,
@@ -158,6 +160,7 @@ def kinds() -> dict[str, Callable[[Task], dict[str, Any]]]:
         **dict.fromkeys(("count_1", "count_500"), collectives),
         "wire": bytes_sent,
         **dict.fromkeys(("overlap", "overlap_now"), overlap),
+        **{kind: lambda task: planned(task, place(), batch_of) for kind in PLANNED},
     }
 
 

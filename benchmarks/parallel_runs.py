@@ -6,29 +6,23 @@ All have a steady heap (no memory goes back to the system between steps), ours a
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
 from embedding_jobs import TORCHREC
-from embedding_runs import STEADY_HEAP
 from parallel_workload import Task
-from peers.environment import Absent, interpreter
+from peers.environment import interpreter
+from question import HERE
+from turns import Failed, environment_of
 
-HERE = Path(__file__).parent
 LIMIT_S = 600
-Passes = dict[str, list[dict[str, Any]]]  # kind of job: one answer per pass
-
-
-class Failed(Exception):
-    """A job that gave no answer, with the reason."""
 
 
 class Runner:
@@ -39,10 +33,7 @@ class Runner:
 
     def run(self, task: Task) -> dict[str, Any]:
         """The answer of fresh ranks."""
-        try:
-            return answer_of(self._command(task), task)
-        except Absent as reason:
-            raise Failed(str(reason)) from None
+        return answer_of(self._command(task), task)
 
     def _command(self, task: Task) -> list[str]:
         if not task.kind.startswith("torchrec"):
@@ -97,31 +88,10 @@ def free_port() -> int:
 
 def environment(task: Task, rank: int, port: int) -> dict[str, str]:
     """The variables of a rank's process: those of torchrun, its threads, its heap."""
-    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    threads = {"OMP_NUM_THREADS": str(task.threads), "MKL_NUM_THREADS": str(task.threads)}
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     world = {"WORLD_SIZE": str(task.world), "LOCAL_WORLD_SIZE": str(task.world)}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return {**os.environ, **STEADY_HEAP, **threads, **place, **world, **meeting, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def take_turns(
-    tasks: dict[str, Task], passes: int, run: Callable[[Task], dict[str, Any]], note: Callable[[str], None]
-) -> tuple[Passes, dict[str, str]]:
-    """Every job once per pass, every other pass backwards; one that fails is not tried again, and says why."""
-    answers: Passes = {name: [] for name in tasks}
-    failed: dict[str, str] = {}
-    for turn in range(passes):
-        for name in tasks if turn % 2 == 0 else reversed(tasks):
-            if name in failed:
-                continue
-            try:
-                answers[name].append(run(tasks[name]))
-                note(f"pass {turn + 1}, {name}: {said(answers[name][-1])}")
-            except Failed as reason:
-                failed[name] = str(reason)
-                note(f"{name} has no answer: {reason}")
-    return {name: found for name, found in answers.items() if name not in failed}, failed
+    return {**environment_of(task.threads, steady=True), **place, **world, **meeting}
 
 
 def said(answer: dict[str, Any]) -> str:

@@ -9,22 +9,17 @@ every one; the worst of `--cases` random small cases. `plan_seconds`: time for 2
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
 import random
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import machine
+from question import Options, about, keep, options_of, parsed, tell
 
 from hybridrec.parallel import CannotFit, Cluster, FeatureLoad, TableLoad, Workload, make_plan, predict
 from hybridrec.parallel.reference import least_seconds
 
-HERE = Path(__file__).parent
+QUICK = {"cases": 3, "tables": 20, "nodes": 1}
 
 
 def random_table(draw: random.Random, name: str, most_rows: float) -> TableLoad:
@@ -82,36 +77,39 @@ def large(tables: int, nodes: int) -> dict[str, Any]:
     return {"seconds": taken, "slowest_over_mean": found.step / float(np.mean(found.seconds)), "step": found.step}
 
 
-def measure(cases: int, tables: int, nodes: int) -> dict[str, Any]:
-    gaps = [gap(seed) for seed in range(cases)]
-    plan = large(tables, nodes)
+def measure(args: Options) -> dict[str, Any]:
+    gaps = [gap(seed) for seed in range(args.cases)]
+    plan = large(args.tables, args.nodes)
     return {
         "planner_gap": max(gaps),
         "plan_seconds": plan["seconds"],
         "gap_mean": float(np.mean(gaps)),
         "gap_over_1.01": sum(each > 1.01 for each in gaps),
         "worst_case": int(np.argmax(gaps)),
-        "cases": cases,
-        "large": {"tables": tables, "devices": 8 * nodes, **plan},
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "large": {"tables": args.tables, "devices": 8 * args.nodes, **plan},
+        **about(args, ["cases"], ["numpy"]),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/")
+def lines(answer: dict[str, Any]) -> str:
+    """The figures for people."""
+    return "\n".join(f"{key} {answer[key]:.3f}" for key in ("planner_gap", "plan_seconds", "gap_mean"))
+
+
+def arguments() -> Options:
+    parser = options_of(__doc__, saves="keep the answer in results/")
     parser.add_argument("--quick", action="store_true", help="few cases: figures mean nothing")
     parser.add_argument("--cases", type=int, default=200)
-    args = parser.parse_args()
-    answer = measure(3, 20, 1) if args.quick else measure(args.cases, 2_000, 128)
+    parser.set_defaults(tables=2_000, nodes=128)
+    return parsed(parser, QUICK)
+
+
+def main() -> None:
+    args = arguments()
+    answer = measure(args)
     if args.save:
-        file = HERE / "results" / f"planner-{answer['date']}.json"
-        file.write_text(json.dumps(answer, indent=1) + "\n")
-    keys = ("planner_gap", "plan_seconds", "gap_mean")
-    print(json.dumps(answer) if args.json else "\n".join(f"{key} {answer[key]:.3f}" for key in keys))
+        keep(answer, f"planner-{answer['date']}")
+    tell(answer, args, lines)
 
 
 if __name__ == "__main__":

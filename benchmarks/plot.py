@@ -5,20 +5,12 @@ python benchmarks/plot.py benchmarks/results/data-2026-11-15.json docs/images/da
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from chart import BAR, FLOOR, GOAL, command, figure_of, rule, write
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-INK, BAR, FLOOR, GOAL = "#22303c", "#2f7ebc", "#8a949e", "#d1495b"
 ARROW = {"scalar": 0.88, "ragged": 0.90, "string": 0.70, "shuffle": 0.60}
 ARROW_LABELS = {
     "scalar": "scalar",
@@ -34,21 +26,6 @@ PEERS = {
 }
 RSS_GOAL = 1_500
 NUMBER: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "weight": "bold"}
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.edgecolor": FLOOR,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.fontsize": 9,
-    "svg.hashsalt": "hybridrec",  # the same answer gives the same file
-}
 
 
 def bars(axes: Axes, labels: list[str], values: list[float | None], goals: list[float | None], form: str) -> None:
@@ -111,34 +88,18 @@ def over_time(axes: Axes, rss: dict[str, Any]) -> None:
 
 def draw(answer: dict[str, Any], target: Path) -> None:
     """Write the chart; the file's ending chooses PNG or SVG."""
-    plt.rcParams.update(STYLE)
     rss = answer["parts"].get("rss")
-    figure, panels = plt.subplots(1, 3 if rss else 2, figsize=(14.5 if rss else 10, 4.3), layout="constrained")
+    figure, panels = figure_of(1, 3 if rss else 2, (14.5 if rss else 10, 4.3))
     beside_arrow(panels[0], answer)
     beside_peers(panels[1], answer)
     if rss:
         over_time(panels[2], rss)
     for axes in panels:
-        axes.grid(axis="y", color="#e6e9ec", linewidth=0.8, zorder=0)
-        axes.set_axisbelow(True)
+        rule(axes, "y")
     caption = f"{answer['rows']:,} rows, batch {answer['batch']:,}, {answer['threads']} threads, {answer['cpu']}"
     versions = f"torch {answer['versions']['torch']}, pyarrow {answer['versions']['pyarrow']}, {answer['date']}"
     figure.supxlabel(f"{caption}; {versions}; best of {answer['passes']} passes", fontsize=8.5, color=FLOOR)
     write(figure, target)
-
-
-def write(figure: Figure, target: Path) -> None:
-    """Keep the figure; the file's ending chooses PNG or SVG."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
-    plt.close(figure)
-
-
-def command(draw: Callable[[dict[str, Any], Path], None], about: str | None) -> None:
-    """Draw the answer in the file of the first argument into that of the second."""
-    if len(sys.argv) != 3:
-        raise SystemExit(about)
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
 
 
 if __name__ == "__main__":

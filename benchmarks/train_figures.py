@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from train_runs import Passes
+from turns import Passes
 
 NEEDS = {  # the jobs that a part runs
     "plain": ("ours", "plain_bags", "plain_bags_inline"),

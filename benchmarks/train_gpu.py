@@ -10,26 +10,21 @@ the share of time in which the GPU runs kernels; the lower one of TF32 and bfloa
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
-import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from gpu_process import run
-from machine import gpu, machine
+from machine import gpu, short_name
+from question import CACHE, RESULTS, Options, about, add_smoke, keep, kept_before, note, options_of, parsed, tell
 from train_gpu_run import Task
 from train_workload import write_files
 from workloads import IDS
 
-HERE = Path(__file__).parent
 PRECISIONS = ("tf32", "bf16")
+SMOKE = {"rows": 4_096, "files": 2, "ids": 200, "batch": 256, "warm": 2, "steps": 4, "passes": 1}
+KEPT = ("rows", "files", "ids", "batch", "steps", "passes", "compile")
 GOALS = {"gpu_busy": 0.9}
 # Rows per table of the MLPerf benchmark on Criteo 1 TB, capped at 40 M: 97 GiB of float32 rows of 128.
 CRITEO_1TB = (40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10)
@@ -39,9 +34,9 @@ CRITEO_1TB += (2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_00
 PUBLISHED = {"dlrm": {"tf32": 2_840_000, "bf16": 4_550_000}, "dcnv2": {"tf32": 689_000, "bf16": 1_370_000}}
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
+def measure(args: Options) -> dict[str, Any]:
     """The whole answer."""
-    answer: dict[str, Any] = {"failed": {}, **about(args)}
+    answer: dict[str, Any] = {"failed": {}, **about(args, KEPT, ["torch"], gpu=gpu())}
     if args.criteo1tb:
         return {**answer, "criteo1tb": {model: criteo1tb(args, model, answer) for model in PUBLISHED}}
     begin = time.perf_counter()
@@ -56,7 +51,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     return {**found, "goals": GOALS, "met": met, "samples_per_s": rates, **answer, "parts": parts}
 
 
-def criteo1tb(args: argparse.Namespace, model: str, answer: dict[str, Any]) -> dict[str, Any]:
+def criteo1tb(args: Options, model: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The step alone, beside the published figures."""
     rows = tuple(min(rows, args.ids) for rows in CRITEO_1TB) if args.smoke else CRITEO_1TB
     parts = best_passes(args, replace(task_of(args, model), rows=rows), answer)
@@ -64,7 +59,7 @@ def criteo1tb(args: argparse.Namespace, model: str, answer: dict[str, Any]) -> d
     return {**parts, "published_a100": PUBLISHED[model], "vs_published_a100": beside}
 
 
-def best_passes(args: argparse.Namespace, base: Task, answer: dict[str, Any]) -> dict[str, Any]:
+def best_passes(args: Options, base: Task, answer: dict[str, Any]) -> dict[str, Any]:
     """Per precision the pass with most samples/s, and those of all passes; precisions take turns."""
     passes: dict[str, list[dict[str, Any]]] = {precision: [] for precision in PRECISIONS}
     for turn in range(args.passes):
@@ -85,7 +80,7 @@ def best_passes(args: argparse.Namespace, base: Task, answer: dict[str, Any]) ->
     }
 
 
-def task_of(args: argparse.Namespace, model: str) -> Task:
+def task_of(args: Options, model: str) -> Task:
     sizes = {"batch": args.batch, "warm": args.warm, "steps": args.steps, "compile": args.compile}
     device, dim = ("cpu", 8) if args.smoke else ("cuda", 128)
     return Task(model, "", (args.ids,) * IDS, device=device, dim=dim, **sizes)
@@ -98,24 +93,10 @@ def said(answer: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value:,.4g}" for name, value in answer.items() if isinstance(value, float))
 
 
-def about(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader needs to judge the figures."""
-    kept = ("rows", "files", "ids", "batch", "steps", "passes", "compile")
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": {**machine(), "gpu": gpu()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        **{name: getattr(args, name) for name in kept},
-    }
-
-
-def save(answer: dict[str, Any], folder: Path = HERE / "results") -> Path:
+def save(answer: dict[str, Any], folder: Path = RESULTS) -> Path:
     """results/DATE_train_gpu_NAME.json; what an earlier run of the day measured stays there."""
-    name = answer["machine"]["gpu"]["name"].split()[-1].lower()
-    target = folder / f"{answer['date']}_train_gpu_{name}.json"
-    before = json.loads(target.read_text()) if target.exists() else {}
-    target.write_text(json.dumps({**before, **answer}, indent=1) + "\n")
-    return target
+    name = f"{answer['date']}_train_gpu_{short_name(answer)}"
+    return keep({**kept_before(name, folder), **answer}, name, folder)
 
 
 def lines(answer: dict[str, Any]) -> str:
@@ -129,18 +110,9 @@ def lines(answer: dict[str, Any]) -> str:
     return "\n".join(shown)
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-SMOKE = {"rows": 4_096, "files": 2, "ids": 200, "batch": 256, "warm": 2, "steps": 4, "passes": 1}
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/")
-    parser.add_argument("--smoke", action="store_true", help="few rows on the CPU: figures mean nothing")
+def arguments() -> Options:
+    parser = options_of(__doc__, saves="keep the answer in results/")
+    add_smoke(parser)
     parser.add_argument("--criteo1tb", action="store_true", help="steps of DLRM and DCNv2 on the tables of Criteo 1 TB")
     parser.add_argument("--compile", action="store_true", help="compile the layers")
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of all files")
@@ -150,15 +122,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, default=20, help="steps before the clock runs")
     parser.add_argument("--steps", type=int, default=60, help="steps of a stretch")
     parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "hybridrec-benchmarks")
-    if parser.parse_known_args()[0].smoke:
-        parser.set_defaults(**SMOKE)
-    args = parser.parse_args()
-    if not args.smoke and not torch.cuda.is_available():
-        parser.error(f"torch {torch.__version__} finds no GPU; --smoke runs on the CPU")
-    if args.smoke and args.save:
-        parser.error("a smoke run has no figures to save; leave --save or --smoke out")
-    return args
+    parser.add_argument("--data", type=Path, default=CACHE)
+    return parsed(parser, SMOKE)
 
 
 def main() -> None:
@@ -166,9 +131,7 @@ def main() -> None:
     answer = measure(args)
     if args.save and not answer["failed"]:
         note(f"saved as {save(answer)}")
-    print(json.dumps(answer) if args.json else lines(answer))
-    if answer["failed"]:
-        raise SystemExit("; ".join(f"{what}: {why}" for what, why in answer["failed"].items()))
+    tell(answer, args, lines, [f"{what}: {why}" for what, why in answer["failed"].items()])
 
 
 if __name__ == "__main__":

@@ -5,20 +5,15 @@ Peers get a steady heap (no memory goes back to the system between steps), which
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from embedding_runs import STEADY_HEAP
+import turns
+from question import HERE
 from train_workload import Task
 
-HERE = Path(__file__).parent
-LIMIT_S = 1_800
 PROGRAMS = {
     "check": "train_check.py",
     "ours": "train_ours.py",
@@ -31,11 +26,6 @@ PROGRAMS = {
     "save_fixed": "train_save.py",
     "save_dynamic": "train_save.py",
 }
-Passes = dict[str, list[dict[str, Any]]]  # kind of job: one answer per pass
-
-
-class Failed(Exception):
-    """A process that gave no answer, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,44 +42,13 @@ class Plan:
 
 def run(task: Task) -> dict[str, Any]:
     """The answer of a fresh process."""
-    command = [sys.executable, str(HERE / PROGRAMS[task.kind]), task.to_json()]
-    try:
-        done = subprocess.run(command, env=environment(task), capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        raise Failed(f"no answer in {LIMIT_S} seconds") from None
-    answers = [line for line in done.stdout.splitlines() if line.startswith("@")]
-    if done.returncode or not answers:
-        said = done.stderr.strip().splitlines() or ["it said nothing"]
-        raise Failed(f"it ended with status {done.returncode}: {said[-1]}")
-    return json.loads(answers[-1][1:])
+    command = [sys.executable, HERE / PROGRAMS[task.kind], task.to_json()]
+    return turns.answer_of(command, environment(task))
 
 
 def environment(task: Task) -> dict[str, str]:
     """The variables of a job's process."""
-    kept = {name: value for name, value in os.environ.items() if name not in STEADY_HEAP}
-    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    heap = STEADY_HEAP if PROGRAMS[task.kind].startswith("peers/") else {}
-    threads = {"OMP_NUM_THREADS": str(task.threads), "MKL_NUM_THREADS": str(task.threads)}
-    return {**kept, **heap, **threads, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def take_turns(
-    plan: Plan, kinds: list[str], passes: int, note: Callable[[str], None], run: Callable[[Task], dict[str, Any]] = run
-) -> tuple[Passes, dict[str, str]]:
-    """Every job once per pass, every other pass backwards; one that fails is not tried again, and says why."""
-    answers: Passes = {kind: [] for kind in kinds}
-    failed: dict[str, str] = {}
-    for turn in range(passes):
-        for kind in kinds if turn % 2 == 0 else reversed(kinds):
-            if kind in failed:
-                continue
-            try:
-                answers[kind].append(run(plan.task(kind)))
-                note(f"pass {turn + 1}, {kind}: {said(answers[kind][-1])}")
-            except Failed as reason:
-                failed[kind] = str(reason)
-                note(f"{kind} has no answer: {reason}")
-    return {kind: found for kind, found in answers.items() if kind not in failed}, failed
+    return turns.environment_of(task.threads, steady=PROGRAMS[task.kind].startswith("peers/"))
 
 
 def said(answer: dict[str, Any]) -> str:
