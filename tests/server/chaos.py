@@ -96,10 +96,18 @@ class Scene:
     def kill(self, *roles: str) -> None:
         """One process of each role, as soon as there is one."""
         for role in roles:
-            while not (there := self.pids(role)):
+            while not self._killed(role):
                 time.sleep(0.01)
-            os.kill(self.random.choice(there), signal.SIGKILL)
             self.kills += 1
+
+    def _killed(self, role: str) -> bool:
+        """Kill one of a role, if there is one that has not ended by itself since it was seen."""
+        there = self.pids(role)
+        try:
+            os.kill(self.random.choice(there), signal.SIGKILL)
+        except (IndexError, ProcessLookupError):
+            return False
+        return True
 
     def until_step(self, more: int) -> None:
         """Until the trainers have come so many steps further."""
@@ -132,11 +140,14 @@ def run(chaos: Chaos, folder: Path, disturb: Disturb, seed: int = 0, reach: Call
     roles = CountingRoles(chaos, folder, reach)
     supervisor = Supervisor(roles, NO_LIMITS, Output(9), lambda: "the last one")
     scene = Scene(supervisor, folder, seed)
+    failed: list[Exception] = []
 
     def work() -> None:
         try:
             disturb(scene)
             scene.until_step(5)
+        except Exception as error:
+            failed.append(error)
         finally:
             (folder / "enough").touch()
 
@@ -147,6 +158,8 @@ def run(chaos: Chaos, folder: Path, disturb: Disturb, seed: int = 0, reach: Call
         code = supervisor.run()
     finally:
         os.chdir(before)
+    for error in failed:
+        raise error
     return _outcome(chaos, folder, code, scene.kills, max(roles.starts))
 
 
