@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "bindings_disk.h"
 #include "bindings_embedding.h"
+#include "bindings_layers.h"
 #include "bindings_parallel.h"
 #include "chunk.h"
 #include "pack.h"
@@ -178,5 +179,6 @@ NB_MODULE(_native, m) {
       .def("pack_rows", &pack_rows, nb::arg("chunks"), nb::arg("chunk_of"), nb::arg("row_of"), nb::arg("arena"));
   bind_embedding(m);
   bind_disk(m);
+  bind_layers(m);
   bind_parallel(m);
 }

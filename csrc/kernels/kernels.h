@@ -1,5 +1,5 @@
 // The loops over rows, compiled once per instruction set and chosen when the library is first used. Each works on one
-// task; who splits the work into tasks and runs them on the thread pool is in lookup.cpp and row_update.cpp.
+// task; who splits the work into tasks and runs them on the thread pool is in lookup.cpp, row_update.cpp and pair_dots.cpp.
 #pragma once
 
 #include <cstdint>
@@ -100,6 +100,17 @@ struct Update {
   int64_t whole_dim = 0;
 };
 
+// Vectors of the rows of a batch whose pairs are multiplied: that of `below`, unless it is null, then those of `fields`.
+struct PairDots {
+  const float* below;      // [rows, dim]
+  int64_t below_stride;    // floats
+  const float* fields;     // [rows, fields_count * dim]
+  int64_t fields_stride;
+  int64_t fields_count, dim;
+
+  int64_t vectors() const { return fields_count + (below ? 1 : 0); }
+};
+
 struct Kernels {
   const char* name;
   void (*init_rows)(const RowSpec&, Column rows, const uint32_t* slots, const int64_t* ids, int64_t n);
@@ -111,6 +122,10 @@ struct Kernels {
   // Adds to the rows of bags [first, last), which are floats, `factor` times the gradient that each has a share in.
   void (*add_gradient)(const Pool&, const float* grad, int64_t grad_stride, float factor, int64_t first, int64_t last);
   void (*update)(Update&);
+  // Of rows [first, last), as pair_dots.h has it; scratch is for a column block of all vectors.
+  void (*pair_dots)(const PairDots&, int64_t first, int64_t last, float* scratch, float* out, int64_t width);
+  void (*pair_dots_gradient)(const PairDots&, int64_t first, int64_t last, float* scratch, const float* grad,
+                             int64_t grad_stride, float* of_below, float* of_fields);
 };
 
 const Kernels& kernels();

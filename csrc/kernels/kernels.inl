@@ -20,12 +20,13 @@ namespace {
 #include "draws.h"
 #include "pooling.h"
 #include "updating.h"
+#include "pairing.h"
 
 }  // namespace
 
 #define HYBRIDREC_NAME_OF(isa) #isa
 #define HYBRIDREC_NAME(isa) HYBRIDREC_NAME_OF(isa)
 const Kernels kTable = {HYBRIDREC_NAME(HYBRIDREC_ISA), init_rows, gather, scatter, pool, weight_gradient, add_gradient,
-                        update};
+                        update, pair_dots, pair_dots_gradient};
 
 }  // namespace hybridrec::HYBRIDREC_ISA

@@ -3,7 +3,7 @@
 // processor can end up in a call on an older one.
 //
 // Partial loads and stores touch only the first n lanes in memory; the others read as zero. Of a number and a NaN, min
-// and max take the argument.
+// and max take the argument. `turn` makes lane i of vector v lane v of vector i.
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 
@@ -19,7 +19,30 @@ struct Vec {
   static Vec load(const float* p, int n) { return {_mm512_maskz_loadu_ps(mask(n), p)}; }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store(float* p, int n) const { _mm512_mask_storeu_ps(p, mask(n), v); }
+  void store(float* p, int from, int to) const { _mm512_mask_storeu_ps(p, mask(to) & ~mask(from), v); }
   void stream(float* p) const { _mm512_stream_ps(p, v); }
+  static void turn(Vec (&block)[kLanes]) {
+    __m512 a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+      a[i] = _mm512_unpacklo_ps(block[i].v, block[i + 1].v);
+      a[i + 1] = _mm512_unpackhi_ps(block[i].v, block[i + 1].v);
+    }
+    for (int i = 0; i < 16; i += 4)
+      for (int k = 0; k < 2; ++k) {
+        const __m512d low = _mm512_castps_pd(a[i + k]), high = _mm512_castps_pd(a[i + k + 2]);
+        b[i + 2 * k] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+        b[i + 2 * k + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+      }
+    for (int i = 0; i < 16; i += 8)
+      for (int k = 0; k < 4; ++k) {
+        a[i + k] = _mm512_shuffle_f32x4(b[i + k], b[i + k + 4], 0x88);
+        a[i + k + 4] = _mm512_shuffle_f32x4(b[i + k], b[i + k + 4], 0xdd);
+      }
+    for (int k = 0; k < 8; ++k) {
+      block[k] = {_mm512_shuffle_f32x4(a[k], a[k + 8], 0x88)};
+      block[k + 8] = {_mm512_shuffle_f32x4(a[k], a[k + 8], 0xdd)};
+    }
+  }
 
   static Vec load_f16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
   static Vec load_f16(const uint16_t* p, int n) { return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask(n), p))}; }
@@ -54,7 +77,27 @@ struct Vec {
   static Vec load(const float* p, int n) { return {_mm256_maskload_ps(p, mask(n))}; }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store(float* p, int n) const { _mm256_maskstore_ps(p, mask(n), v); }
+  void store(float* p, int from, int to) const {
+    _mm256_maskstore_ps(p, _mm256_andnot_si256(mask(from), mask(to)), v);
+  }
   void stream(float* p) const { _mm256_stream_ps(p, v); }
+  static void turn(Vec (&block)[kLanes]) {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+      a[i] = _mm256_unpacklo_ps(block[i].v, block[i + 1].v);
+      a[i + 1] = _mm256_unpackhi_ps(block[i].v, block[i + 1].v);
+    }
+    for (int i = 0; i < 8; i += 4)
+      for (int k = 0; k < 2; ++k) {
+        const __m256d low = _mm256_castps_pd(a[i + k]), high = _mm256_castps_pd(a[i + k + 2]);
+        b[i + 2 * k] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+        b[i + 2 * k + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+      }
+    for (int k = 0; k < 4; ++k) {
+      block[k] = {_mm256_permute2f128_ps(b[k], b[k + 4], 0x20)};
+      block[k + 4] = {_mm256_permute2f128_ps(b[k], b[k + 4], 0x31)};
+    }
+  }
 
   static __m128i halves(const uint16_t* p, int n) {
     alignas(16) uint16_t part[8] = {};
@@ -104,7 +147,18 @@ struct Vec {
   void store(float* p, int n) const {
     for (int i = 0; i < n; ++i) p[i] = v[i];
   }
+  void store(float* p, int from, int to) const {
+    for (int i = from; i < to; ++i) p[i] = v[i];
+  }
   void stream(float* p) const { store(p); }
+  static void turn(Vec (&block)[kLanes]) {
+    for (int i = 0; i < kLanes; ++i)
+      for (int k = i + 1; k < kLanes; ++k) {
+        const float kept = block[i].v[k];
+        block[i].v[k] = block[k].v[i];
+        block[k].v[i] = kept;
+      }
+  }
 
   static Vec load_f16(const uint16_t* p) { return load_f16(p, kLanes); }
   static Vec load_f16(const uint16_t* p, int n) { return each([=](int i) { return i < n ? from_f16(p[i]) : 0; }); }

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hybridrec.ops.pair_dots.op import kernels_for, pair_dots
+
 
 def dot_interaction(*vectors: Tensor) -> Tensor:
     """The dot products of all pairs i < j of vectors [B, n, D], of one tensor or several in turn: [B, n (n - 1) / 2].
@@ -80,16 +82,14 @@ class _Pairs(torch.autograd.Function):
 def pairs_beside(below: Tensor | None, vectors: Tensor, dim: int) -> tuple[Tensor, ...]:
     """below [B, dim], and the dot products of all pairs of it and the vectors of [B, F * dim]: inputs for an `MLP`.
 
-    On a GPU they are one tensor, made in one pass. Columns of zeros are behind them, as processors like it.
+    Kernels make one tensor of them in one pass, torch two. Columns of zeros are behind them, as processors like it.
 
-    >>> pairs_beside(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0, 5.0, 6.0]]), dim=2)
-    (tensor([[1., 2.]]), tensor([[11., 17., 39.,  0.,  0.,  0.,  0.,  0.]]))
+    >>> (both,) = pairs_beside(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0, 5.0, 6.0]]), dim=2)
+    >>> both.shape, both[:, :6]
+    (torch.Size([1, 16]), tensor([[ 1.,  2., 11., 17., 39.,  0.]]))
     """
-    if vectors.is_cuda and not torch.compiler.is_compiling():
-        from hybridrec.ops.pair_dots.op import pair_dots, suits  # which need Triton
-
-        if suits(below, vectors, dim):
-            return (pair_dots(below, vectors, dim),)
+    if (kernels := kernels_for(below, vectors, dim)) is not None:
+        return (pair_dots(kernels, below, vectors, dim),)
     fields = vectors.unflatten(1, (-1, dim))  # [B, F, dim]
     parts = [fields] if below is None else [below.unsqueeze(1), fields]
     n = sum(each.shape[1] for each in parts)

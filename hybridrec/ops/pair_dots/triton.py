@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hybridrec.ops.pair_dots.op import kind_of
+
 MOST_VECTORS, MOST_COLUMNS = 64, 256  # what a program can have in hand
 LEAST = 16  # of each side of a product
 WARPS = 4
@@ -101,6 +103,19 @@ def dot_pairs_backward(
         first = straight[None, :] + result
         to = of_below + row * D + i * 0 + c[None, :]
         tl.store(to, first.to(of_below.dtype.element_ty), mask=(i == 0) & (c[None, :] < D))
+
+
+def suits(below: Tensor | None, fields: Tensor, dim: int) -> bool:
+    """Whether the kernels take these vectors: as many as a program can have in hand, of types for matrix units.
+
+    Exact products of float32 are for torch: without matrix units the kernels are slower.
+    """
+    parts = [fields] if below is None else [below, fields]
+    if any(part.dtype not in TYPES or part.stride(1) != 1 for part in parts):
+        return False
+    if kind_of(fields) == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+        return False
+    return dim <= MOST_COLUMNS and fields.shape[1] // dim + len(parts) - 1 <= MOST_VECTORS
 
 
 def _room(count: int) -> int:

@@ -44,14 +44,25 @@ def test_room_behind_the_vectors_changes_no_dot_and_takes_no_gradient():
 
 
 @pytest.mark.parametrize("fields", [2, 3, 4, 5, 8])
-def test_zeros_behind_the_dots_are_as_many_as_make_a_multiple_of_eight(fields):
-    below, vectors = torch.randn(6, 3), torch.randn(6, 3 * fields)
+def test_zeros_behind_the_dots_of_torch_are_as_many_as_make_a_multiple_of_eight(fields):
+    below, vectors = (torch.randn(6, 3 * n, dtype=torch.float64) for n in (1, fields))
     first, dots = pairs_beside(below, vectors, 3)
     plain = dot_interaction(below[:, None], vectors.unflatten(1, (-1, 3)))
     assert first is below
     assert dots.shape[1] == plain.shape[1] + -plain.shape[1] % 8
-    assert torch.allclose(dots[:, : plain.shape[1]], plain, atol=1e-5)
+    assert torch.allclose(dots[:, : plain.shape[1]], plain)
     assert not dots[:, plain.shape[1] :].any()
+
+
+@pytest.mark.parametrize("below", [True, False])
+def test_native_dots_are_those_of_torch_and_lie_beside_the_vector_from_below(below):
+    first, vectors = torch.randn(6, 3) if below else None, torch.randn(6, 15)
+    (joined,) = pairs_beside(first, vectors, 3)
+    exact = pairs_beside(None if first is None else first.double(), vectors.double(), 3)
+    together = torch.cat(exact, 1).float()
+    width = 3 + 15 if below else 10
+    assert torch.allclose(joined[:, :width], together[:, :width], atol=1e-5)
+    assert not joined[:, width:].any()
 
 
 @pytest.mark.parametrize("fields", [2, 4, 5])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,8 +13,10 @@ from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
 pytest.importorskip("triton", reason="the kernels come with triton")
 
-from hybridrec.ops.pair_dots.op import pair_dots, suits
+from hybridrec.ops.pair_dots import triton as kernels
+from hybridrec.ops.pair_dots.op import pair_dots as by
 
+pair_dots = partial(by, kernels)
 pytestmark = needs_gpu
 
 ROUNDING = 1e-6 if INTERPRETED else 2e-3  # the interpreter multiplies float32, a card TF32
@@ -62,9 +66,9 @@ def test_autocast_multiplies_in_its_type():
 
 
 def test_what_a_program_cannot_hold_is_for_torch():
-    assert not suits(*made(1, 3, 4, below=True), 4), "float32 is exact, unless one says otherwise"
+    assert not kernels.suits(*made(1, 3, 4, below=True), 4), "float32 is exact, unless one says otherwise"
     with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
-        assert suits(*made(1, 63, 4, below=True), 4)
-        assert not suits(*made(1, 64, 4, below=True), 4)
-        assert not suits(*made(1, 2, 300, below=False), 300)
-        assert not suits(None, torch.zeros(1, 4, dtype=torch.float64), 2)
+        assert kernels.suits(*made(1, 63, 4, below=True), 4)
+        assert not kernels.suits(*made(1, 64, 4, below=True), 4)
+        assert not kernels.suits(*made(1, 2, 300, below=False), 300)
+        assert not kernels.suits(None, torch.zeros(1, 4, dtype=torch.float64), 2)
