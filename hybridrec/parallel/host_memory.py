@@ -20,7 +20,7 @@ from torch import Tensor
 from hybridrec import _native
 from hybridrec.parallel.ranks import Ranks, names_of
 
-CHANNELS = ("ids", "vectors")
+CHANNELS = ("ids", "vectors", "layers")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -58,7 +58,7 @@ def _take(memory: Any, channel: int, number: int, received: Tensor, of: list[int
 
 
 class HostMemory:
-    """Messages of two channels, "ids" and "vectors"; each may be used by a thread of its own."""
+    """Messages of several channels; each may be used by a thread of its own."""
 
     def __init__(self, memory: Any, rank: int) -> None:
         self._memory, self._rank = memory, rank

@@ -45,7 +45,7 @@ class ShardedModel(nn.Module):
         self.module, self.served = module, served
         self.plan, self.ranks, self.exchange, self.weighing = plan, ranks, exchange, weighing
         # not among the modules: it holds the model once more
-        self.__dict__["_dense"] = _data_parallel(module, weighing) if ranks.world > 1 else None
+        self.__dict__["_dense"] = _data_parallel(module, weighing, exchange) if ranks.world > 1 else None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         run = self.module if self._dense is None or not torch.is_grad_enabled() else self._dense
@@ -99,7 +99,7 @@ def rows_of(inputs: Any) -> int | None:
     return next((found for found in map(rows_of, parts) if found is not None), None)
 
 
-def _data_parallel(module: nn.Module, weighing: Weighing) -> DistributedDataParallel | None:
+def _data_parallel(module: nn.Module, weighing: Weighing, exchange: Exchange) -> DistributedDataParallel | None:
     """Layers on all ranks by torch, which begins with the weights of rank 0; None where there are none to train."""
     for buffer in module.buffers():  # of rank 0 as well; later all ranks change them alike
         there = sendable(buffer)
@@ -110,11 +110,17 @@ def _data_parallel(module: nn.Module, weighing: Weighing) -> DistributedDataPara
         return None
     options: Any = {"gradient_as_bucket_view": True, _SYNC_BUFFERS: False}
     made = DistributedDataParallel(module, **options)
-    made.register_comm_hook(weighing, lambda state, bucket: _weighted_sum(state, bucket))  # takes no annotations
+    made.register_comm_hook((weighing, exchange), lambda state, bucket: _weighted_sum(*state, bucket))  # no annotations
     return made
 
 
-def _weighted_sum(weighing: Weighing, bucket: Any) -> torch.futures.Future[Tensor]:
+def _weighted_sum(weighing: Weighing, exchange: Exchange, bucket: Any) -> torch.futures.Future[Tensor]:
     """Each rank's gradients count by its share of the rows; their sum is that of the global mean."""
-    summed: Any = distributed.all_reduce(bucket.buffer().mul_(weighing.last), async_op=True)
-    return summed.get_future().then(lambda done: done.value()[0])
+    mine = bucket.buffer().mul_(weighing.last)
+    alone = bucket.index() == 0 and bucket.is_last()  # nothing is left to do meanwhile
+    if alone and (summed := exchange.summed(mine)) is not None:
+        done: torch.futures.Future[Tensor] = torch.futures.Future()
+        done.set_result(summed)
+        return done
+    reduced: Any = distributed.all_reduce(mine, async_op=True)
+    return reduced.get_future().then(lambda done: done.value()[0])
