@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +21,8 @@ def suits(below: Tensor | None, fields: Tensor, dim: int) -> bool:
 
 
 def forward(below: Tensor | None, fields: Tensor, dim: int, width: int, kind: torch.dtype) -> Tensor:
-    """[B, width] of type `kind`, which is float32."""
-    out = fields.new_empty(len(fields), width, dtype=kind)
+    """[B, width]; `kind` is float32."""
+    out = _recycled(len(fields), width)
     _native.set_threads(torch.get_num_threads())
     _vectors(below, fields, dim).forward(len(fields), out.data_ptr(), width)
     return out
@@ -27,8 +30,7 @@ def forward(below: Tensor | None, fields: Tensor, dim: int, width: int, kind: to
 
 def backward(grad: Tensor, below: Tensor | None, fields: Tensor, dim: int) -> tuple[Tensor | None, Tensor]:
     """The gradients of below and fields, for that of what `forward` gave."""
-    of_fields = fields.new_empty(fields.shape)
-    of_below = None if below is None else below.new_empty(below.shape)
+    of_fields, of_below = _recycled(*fields.shape), None if below is None else _recycled(*below.shape)
     _native.set_threads(torch.get_num_threads())
     given = grad.data_ptr(), grad.stride(0)
     _vectors(below, fields, dim).backward(len(fields), *given, _address(of_below), of_fields.data_ptr())
@@ -42,3 +44,15 @@ def _vectors(below: Tensor | None, fields: Tensor, dim: int) -> _native.PairDots
 
 def _address(part: Tensor | None) -> int:
     return 0 if part is None else part.data_ptr()
+
+
+@cache
+def _arena() -> _native.Arena:
+    return _native.Arena.create()
+
+
+def _recycled(rows: int, columns: int) -> Tensor:
+    """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""
+    if rows * columns == 0:
+        return torch.empty(rows, columns)
+    return torch.from_numpy(_arena().take(4 * rows * columns).view(np.float32).reshape(rows, columns))
