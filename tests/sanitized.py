@@ -18,6 +18,7 @@ EMBEDDING = ("store", "dense_store", "hash_store", "whole_rows", "training", "de
 TESTS = [
     *(f"tests/data/test_{name}.py" for name in DATA),
     *(f"tests/embedding/test_{name}.py" for name in EMBEDDING),
+    "tests/ops/pair_dots/test_native.py",
     "tests/integration/test_random_files.py",
 ]
 
