@@ -134,7 +134,7 @@ def _made(
 ) -> Choice:
     everyone, holders = loads
     mean = (everyone + holders.sum(axis=0) / step.world)[:, None]
-    mean[[cost.EXCHANGES, cost.REDUCES]] = 0  # all tables share the collectives
+    mean[cost.SHARED] = 0
     work = float(cost.seconds(mean, step)[0]) * step.world
     if scheme != "replicated" and fixed is None and len(holders) == step.world:
         fixed = tuple(range(step.world))

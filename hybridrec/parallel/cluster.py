@@ -30,13 +30,15 @@ class Cluster:
     host_bandwidth: float = 0.0  # between a device and its host
     latency_inside: float = 5e-6  # of one hop
     latency_between: float = 10e-6
+    touch: float = 0.0  # seconds for an id or row beside its bytes; a GPU has so many at a time that they are for free
+    calls: float = 0.0  # seconds of a step beside all that
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name == "kind":
                 continue
-            least = 0 if each.name.startswith(("host", "latency")) else 1
+            least = 0 if each.name.startswith(("host", "latency", "touch", "calls")) else 1
             whole = each.name in ("nodes", "devices")
             if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
                 raise TypeError(f"cluster: {each.name} is {value!r}; it must be a {'whole ' * whole}number")
@@ -109,9 +111,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "A100-80": _gpu(80, 2_039, 300, 25, 32),
     "H100": _gpu(80, 3_350, 450, 50, 64),
     "H200": _gpu(141, 4_800, 450, 50, 64),
-    # A process with a core or two, as measured: rows that are read and written, messages that are packed and copied.
+    # A process with one core, fitted to measured steps (benchmarks/notes/parallel.md): rows that are read and written,
+    # messages that are packed and copied, ids that are hashed and rows that are found.
     "cpu": {
         "memory": 64.0 * GB, "bandwidth": 10.0 * GB, "inside": 1.5 * GB, "between": 1.0 * GB,
-        "latency_inside": 100e-6, "latency_between": 200e-6,
+        "latency_inside": 100e-6, "latency_between": 200e-6, "touch": 6e-9, "calls": 3.5e-3,
     },
 }  # fmt: skip

@@ -14,6 +14,10 @@ feature set of h ids and v vectors per row of data: n = b h ids, u = distinct(n)
 Of few rows, a holder has at least one. Gradients of the numbers travel back in the same amounts. What a device sends to
 itself is not counted. Links work in both directions at once, so a phase takes the larger of in and out; phases follow
 each other, so they add up.
+
+Where processors do the work, ids and rows take time one by one, whatever their bytes. Everyone finds out where n ids go
+and pools as many vectors (table, column: the v that come), holders look up what they get, sort the gradients of as much
+by row, and update their rows. A step also has calls whose time hangs on nothing; it is that of every plan.
 """
 
 from __future__ import annotations
@@ -26,12 +30,16 @@ import numpy as np
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.workload import TableLoad
 
-# What is added up per device: bytes of a step, flags of collectives, bytes that stay.
-MEMORY, HOST, IDS_OUT, IDS_IN, OUT, IN, REDUCE, EXCHANGES, REDUCES, ROOM, HOST_ROOM = range(11)
-QUANTITIES = 11
+# What is added up per device: bytes of a step, ids and rows that are touched, flags, bytes that stay.
+MEMORY, TOUCHES, HOST, IDS_OUT, IDS_IN, OUT, IN, REDUCE, EXCHANGES, REDUCES, CALLS, ROOM, HOST_ROOM = range(13)
+QUANTITIES = 13
+SHARED = [EXCHANGES, REDUCES, CALLS]  # flags: what all tables of a step have in common
 ID, NUMBER = 8, 4
 WIRE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-PHASES = ("memory", "host link", "ids", "vectors and gradients", "reduction of replicated tables", "latency")
+PHASES = (
+    *("memory", "ids and rows one by one", "host link", "ids", "vectors and gradients"),
+    *("reduction of replicated tables", "latency", "calls"),
+)
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,10 @@ def replicated(table: TableLoad, step: Step) -> np.ndarray:
     here, all_of_them = table.distinct(ids), table.distinct(ids * world)
     numbers = step.batch_size * table.vectors * table.dim
     made[MEMORY] = here * table.dim * table.element + NUMBER * (2 * numbers + 3 * here * table.dim)
+    made[[TOUCHES, CALLS]] = 2 * ids + here, 1
     made[ROOM] = table.rows * table.row_bytes() + 2 * NUMBER * (numbers + here * table.dim)
     if table.trainable:
+        made[TOUCHES] += world * here + all_of_them
         gradient = WIRE_BYTES[step.wire.gradient]
         made[REDUCE] = (world - 1) * here * (table.dim * gradient + ID)
         made[REDUCES] = float(world > 1)
@@ -96,6 +106,7 @@ def whole(table: TableLoad, step: Step, widths: tuple[int, ...], host: bool) -> 
     everyone, holders = np.zeros(QUANTITIES), np.zeros((len(widths), QUANTITIES))
     numbers = batch * table.vectors * table.dim
     everyone[[MEMORY, ROOM]] = 2 * NUMBER * numbers, ceil(2 * NUMBER * numbers)
+    everyone[[TOUCHES, CALLS]] = len(widths) * (ids + batch * table.vectors), 1
     if world > 1:
         everyone[[IDS_OUT, IN, EXCHANGES]] = ids * ID * len(widths), numbers * wire, 1
     touched = table.distinct(ids * world)
@@ -106,6 +117,7 @@ def whole(table: TableLoad, step: Step, widths: tuple[int, ...], host: bool) -> 
             holder[[IN, OUT]] = -part * wire, (world - 1) * part * wire
         _add_rows(holder, table, width, touched, table.rows, host)
         holder[MEMORY] += 2 * NUMBER * part * world
+        holder[TOUCHES] = _touches(table, world * ids, touched)
         holder[ROOM] += ceil(2 * NUMBER * part * world)
     return everyone, holders
 
@@ -118,6 +130,7 @@ def rowwise(table: TableLoad, step: Step, count: int, host: bool) -> tuple[np.nd
     everyone, holder = np.zeros(QUANTITIES), np.zeros(QUANTITIES)
     numbers = batch * table.vectors * table.dim
     everyone[MEMORY] = NUMBER * (2 * numbers + 3 * here * table.dim)
+    everyone[[TOUCHES, CALLS]] = 2 * ids, 1
     everyone[ROOM] = ceil(2 * NUMBER * (numbers + here * table.dim))
     part, touched = max(here / count, 1.0), max(all_of_them / count, 1.0)  # the fullest holder of few rows has one
     if world > 1:
@@ -126,6 +139,7 @@ def rowwise(table: TableLoad, step: Step, count: int, host: bool) -> tuple[np.nd
         holder[[IN, OUT]] = -part * table.dim * wire, (world - 1) * part * table.dim * wire
     _add_rows(holder, table, table.dim, touched, ceil(table.rows / count), host)
     holder[MEMORY] += 2 * NUMBER * world * part * table.dim
+    holder[TOUCHES] = _touches(table, world * part, touched)
     holder[ROOM] += ceil(2 * NUMBER * world * part * table.dim)
     return everyone, np.tile(holder, (count, 1))
 
@@ -137,6 +151,11 @@ def _add_rows(holder: np.ndarray, table: TableLoad, width: int, touched: float, 
     holder[HOST_ROOM if host else ROOM] += rows * table.row_bytes(width)
 
 
+def _touches(table: TableLoad, asked: float, touched: float) -> float:
+    """What a holder does one by one: look up what is asked of it; where rows are trained, sort as much and update."""
+    return 2 * asked + touched if table.trainable else asked
+
+
 def _update_bytes(table: TableLoad, width: int) -> int:
     """A row and its state, read and written."""
     return 2 * (width * (table.element + table.state_per_element) + table.state_per_row)
@@ -145,14 +164,16 @@ def _update_bytes(table: TableLoad, width: int) -> int:
 def phases(totals: np.ndarray, step: Step) -> list[np.ndarray]:
     """Seconds [..., device] of each of `PHASES`, from quantities [..., quantity, device]."""
     cluster, per_byte = step.cluster, step.cluster.seconds_per_byte
-    exchanges, reduces = (np.minimum(totals[..., each, :], 1) for each in (EXCHANGES, REDUCES))
+    exchanges, reduces, calls = (np.minimum(totals[..., each, :], 1) for each in SHARED)
     return [
         totals[..., MEMORY, :] / cluster.bandwidth,
+        totals[..., TOUCHES, :] * cluster.touch,
         totals[..., HOST, :] / (cluster.host_bandwidth or 1.0),
         np.maximum(totals[..., IDS_OUT, :], totals[..., IDS_IN, :]) * per_byte,
         np.maximum(totals[..., OUT, :], totals[..., IN, :]) * per_byte,
         totals[..., REDUCE, :] * cluster.reduce_seconds_per_byte,
         cluster.latency * (3 * exchanges + reduces),
+        cluster.calls * calls,
     ]
 
 

@@ -13,7 +13,7 @@ from hybridrec.train.report.markup import Markup, element
 LINES = 60  # tables that are drawn, the largest
 LEFT, RIGHT, TOP, BARS, LINE = 230, 150, 62, 120, 16
 COLOURS = {"replicated": "#7b8794", "table": "#12389e", "row": "#13967c", "column": "#db5823"}
-PHASES = ("#6d58af", "#7a3b12", "#cd8cd7", "#3b2266", "#e2b33c", "#c9ccd1")
+PHASES = ("#6d58af", "#4a90a4", "#7a3b12", "#cd8cd7", "#3b2266", "#e2b33c", "#c9ccd1", "#8d9aa8")
 INK, SOFT, RULE = "#1c1f23", "#5d646d", "#e3e3df"
 
 

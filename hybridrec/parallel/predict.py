@@ -43,7 +43,7 @@ def predict(plan: Plan, workload: Workload, cluster: Cluster, wire: cost.Wire | 
     >>> work = Workload((TableLoad("item", rows=1000, dim=8),), batch_size=64)
     >>> found = predict(Plan(2, (Placement("item", "table", (1,)),)), work, Cluster.parse("1x2xcpu"))
     >>> found.memory, found.bottleneck
-    ((4096, 44288), (1, 'latency'))
+    ((4096, 44288), (1, 'calls'))
     """
     if plan.world != cluster.world:
         raise ValueError(f"the plan is for {plan.world} devices, and {cluster.name} has {cluster.world}; plan anew")

@@ -25,7 +25,7 @@ def least_seconds(
     >>> from hybridrec.parallel import TableLoad
     >>> work = Workload((TableLoad("item", rows=1000, dim=8),), batch_size=64)
     >>> round(1e6 * least_seconds(work, Cluster.parse("1x2xcpu")), 1)
-    104.1
+    3606.7
     """
     limits, step = constraints or Constraints(), cost.Step(cluster, workload.batch_size, wire or cost.Wire())
     choices = [choices_of(table, step, limits) for table in workload.tables]

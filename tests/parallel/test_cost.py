@@ -9,7 +9,8 @@ from hybridrec.parallel import Cluster, Placement, Plan, Wire, predict
 from .cases import table, work
 
 # A machine on which a byte takes a second of anything, and nothing else costs.
-PLAIN = {"memory": 1e12, "bandwidth": 1.0, "inside": 1.0, "between": 1.0, "latency_inside": 0.0, "latency_between": 0.0}
+PLAIN = {"memory": 1e12, "bandwidth": 1.0, "inside": 1.0, "between": 1.0}
+PLAIN |= {"latency_inside": 0.0, "latency_between": 0.0, "touch": 0.0, "calls": 0.0}
 TWO = Cluster.parse("1x2xcpu", **PLAIN)
 TABLE = table(rows=100, dim=8, hotness=2.0, growth=((10.0, 5.0), (20.0, 8.0)))  # 10 ids a device, 20 in all
 WORK = work(TABLE, batch_size=5)
@@ -56,6 +57,31 @@ def test_sequences_are_not_pooled_and_frozen_tables_have_no_gradients():
         assert found.phases["vectors and gradients"][0] == share * 5 * 8 * 8
 
 
+@pytest.mark.parametrize(
+    ("scheme", "devices", "touched"),
+    [
+        ("table", (1,), (10 + 5, 10 + 5 + 20 + 20 + 8)),  # ids packed, vectors pooled; looked up, sorted, updated
+        ("row", (0, 1), (10 + 10 + 5 + 5 + 4,) * 2),
+        ("replicated", (0, 1), (10 + 10 + 5 + 10 + 8,) * 2),
+        ("column", (0, 1), (2 * (10 + 5) + 20 + 20 + 8,) * 2),
+    ],
+)
+def test_ids_and_rows_take_time_one_by_one_where_processors_do_the_work(scheme, devices, touched):
+    cluster = Cluster.parse("1x2xcpu", **PLAIN | {"touch": 1.0})
+    plan = Plan(2, (Placement("item", scheme, devices, (4, 4) if scheme == "column" else ()),))
+    assert predict(plan, WORK, cluster).phases["ids and rows one by one"] == touched
+    on_cards = predict(plan, WORK, Cluster.parse("1x2xH100"))
+    assert on_cards.phases["ids and rows one by one"] == (0.0, 0.0)
+
+
+def test_frozen_rows_are_only_looked_up():
+    frozen = work(table(rows=100, dim=8, hotness=2.0, growth=TABLE.growth, trainable=False), batch_size=5)
+    cluster = Cluster.parse("1x2xcpu", **PLAIN | {"touch": 1.0})
+    for scheme, devices, touched in (("table", (1,), 15 + 20), ("row", (0, 1), 20 + 5), ("replicated", (0, 1), 20 + 5)):
+        found = predict(Plan(2, (Placement("item", scheme, devices),)), frozen, cluster)
+        assert found.phases["ids and rows one by one"][1] == touched
+
+
 def test_one_device_talks_to_nobody():
     one = Cluster.parse("1x1xH100")
     found = predict(Plan(1, (Placement("item", "table", (0,)),)), WORK, one)
@@ -67,6 +93,14 @@ def test_collectives_are_paid_once_whatever_the_number_of_tables():
     many = work(*(table(f"t{i}") for i in range(9)))
     plan = Plan(4, tuple(Placement(f"t{i}", "row", (0, 1, 2, 3)) for i in range(9)))
     assert predict(plan, many, cluster).phases["latency"] == (6.0,) * 4  # three of two hops each
+
+
+def test_the_calls_of_a_step_are_paid_once_and_by_every_plan():
+    cluster = Cluster.parse("1x2xcpu", calls=3.0)
+    many = work(*(table(f"t{i}") for i in range(3)))
+    for scheme, devices in (("row", (0, 1)), ("table", (1,)), ("replicated", (0, 1))):
+        plan = Plan(2, tuple(Placement(f"t{i}", scheme, devices) for i in range(3)))
+        assert predict(plan, many, cluster).phases["calls"] == (3.0, 3.0)
 
 
 def test_the_slower_link_counts_between_nodes():
