@@ -110,7 +110,7 @@ def _data_parallel(module: nn.Module, weighing: Weighing, exchange: Exchange) ->
         return None
     options: Any = {"gradient_as_bucket_view": True, _SYNC_BUFFERS: False}
     made = DistributedDataParallel(module, **options)
-    made.register_comm_hook((weighing, exchange), lambda state, bucket: _weighted_sum(*state, bucket))  # no annotations
+    made.register_comm_hook(None, lambda _, bucket: _weighted_sum(weighing, exchange, bucket))  # takes no annotations
     return made
 
 

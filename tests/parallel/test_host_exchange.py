@@ -44,6 +44,17 @@ def test_what_a_rank_sends_to_itself_stays_where_it_is_or_is_copied_and_never_co
         assert found == {"right": {"vectors": True, "gradients": True}, "bytes": {"vectors": sent, "gradients": sent}}
 
 
+@pytest.mark.parametrize("world", [2, 3])
+def test_few_numbers_add_up_alike_on_all_ranks_and_many_are_for_torch(world: int) -> None:
+    of_ranks = pool(world).run(f"{JOBS}:sums", shared=True)
+    for n, found in enumerate(list(zip(*of_ranks, strict=True))[:-1]):
+        parts = [torch.rand(n, generator=torch.Generator().manual_seed(rank + 10 * n)) for rank in range(world)]
+        torch.testing.assert_close(found[0], torch.stack(parts).sum(0))
+        assert all(torch.equal(each, found[0]) for each in found)
+    assert [found[-1] for found in of_ranks] == [None] * world
+    assert pool(world).run(f"{JOBS}:sums", shared=False) == [[None] * 21] * world
+
+
 def test_messages_that_wait_for_a_step_do_not_hold_up_those_after_them() -> None:
     assert pool(2).run(f"{JOBS}:late", times=60) == [[True] * 60] * 2
 

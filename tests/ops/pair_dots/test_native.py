@@ -10,7 +10,7 @@ from hybridrec.ops.pair_dots import native
 from hybridrec.ops.pair_dots.op import kernels_for, pair_dots
 from hybridrec.ops.pair_dots.reference import pair_dots as reference
 
-# rows, fields, dim, whether a vector comes from below: fewer and more than a processor's lanes, and all but whole blocks
+# rows, fields, dim, whether a vector comes from below: fewer and more than a processor's lanes, and parts of blocks
 SHAPES = [
     *((3, 26, 16, True), (2, 3, 8, True), (2, 2, 20, False), (1, 17, 5, True), (0, 3, 8, True), (2, 31, 4, False)),
     *((4, 1, 1, True), (3, 2, 1, False), (2, 40, 33, True), (300, 9, 17, True), (5, 16, 16, False), (2, 1, 16, False)),
@@ -60,10 +60,13 @@ def test_vectors_and_gradients_may_be_part_of_wider_rows():
     below, vectors = made(5, 3, 8, below=True)
     assert below is not None
     wide = [torch.cat([part, torch.full((5, 3), torch.nan)], 1)[:, : part.shape[1]] for part in (below, vectors)]
-    torch.testing.assert_close(pair_dots(native, *wide, 8), pair_dots(native, below, vectors, 8), atol=0, rtol=0)
+    found = pair_dots(native, wide[0], wide[1], 8)
+    torch.testing.assert_close(found, pair_dots(native, below, vectors, 8), atol=0, rtol=0)
     grad = torch.randn(5, 40)
-    found = native.backward(grad[:, :16], below.detach(), vectors.detach(), 8)
-    torch.testing.assert_close(found, native.backward(grad[:, :16].contiguous(), below.detach(), vectors.detach(), 8))
+    given = below.detach(), vectors.detach(), 8
+    torch.testing.assert_close(
+        native.backward(grad[:, :16], *given), native.backward(grad[:, :16].contiguous(), *given)
+    )
 
 
 def test_each_row_is_what_it_is_alone_and_by_any_number_of_threads():

@@ -148,3 +148,12 @@ def trained(case: dict[str, Any], shared: bool) -> Any:
         return train(case)
     finally:
         found.shared = before
+
+
+def sums(shared: bool, times: int = 20) -> list[Tensor | None]:
+    """What few numbers of all ranks add up to, over and over; then what comes of too many."""
+    exchange, rank = Exchange(here(), shared), here().rank
+    found = [
+        exchange.summed(torch.rand(n, generator=torch.Generator().manual_seed(rank + 10 * n))) for n in range(times)
+    ]
+    return [*found, exchange.summed(torch.zeros(300_000))]
