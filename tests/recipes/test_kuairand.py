@@ -61,13 +61,11 @@ def test_statistics_of_videos_and_users_are_shares_of_the_histories():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_din_reaches_its_figure_in_the_mean_of_three_seeds():
     assert mean_aucs("din", LABELS[:1], seeds=3)["is_click"] >= 0.735
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_mmoe_is_as_good_for_each_label_as_a_model_for_that_label_alone():
     together = mean_aucs("mmoe", LABELS, seeds=3)
     for label in LABELS:

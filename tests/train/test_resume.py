@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from hybridrec.train import Callback, EarlyStopping, Schedule, Trainer, TrainOptions
+from hybridrec.train.checkpoint import Checkpoints
+from tests.patience import PATIENCE, wait_for
 from tests.train.clicks import QUIET, assert_same, dataset, model_of, numbers_of, trainer_of, weights
 
 
@@ -218,6 +221,12 @@ def test_ctrl_c_during_a_validation_is_taken_up_with_that_validation(tmp_path):
     assert numbers_of(left_alone) == numbers_of(resumed)
 
 
+def saved(run: Path) -> int:
+    """The step of the newest checkpoint, 0 before the first."""
+    latest = Checkpoints(run / "checkpoints").latest()
+    return 0 if latest is None else int(latest.name.removeprefix("step-"))
+
+
 PROGRAM = """
 import sys
 import torch
@@ -226,7 +235,6 @@ from tests.train.test_resume import FULL, dataset, replace, dropout_trainer
 torch.set_num_threads(1)
 options = replace(FULL, save_every=10, deterministic=True)
 trainer = dropout_trainer(sys.argv[1], options)
-print("begin", flush=True)
 ds = dataset(30_000, batch_size=100).shuffle(seed=3)
 trainer.fit(ds, dataset(500), epochs=1, resume="auto")
 """
@@ -236,17 +244,15 @@ trainer.fit(ds, dataset(500), epochs=1, resume="auto")
 def test_a_process_killed_at_random_steps_and_resumed_ends_bit_for_bit_as_one_left_alone(tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     root = Path(__file__).parents[2]
-    subprocess.run([*command, str(tmp_path / "a")], check=True, cwd=root, timeout=120)
-    kills = 0
-    for wait in (0.4, 1.1, 0.7, 1.9, 1.3):
-        with subprocess.Popen([*command, str(tmp_path / "b")], cwd=root, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begin\n"
-            time.sleep(wait)
+    subprocess.run([*command, str(tmp_path / "a")], check=True, cwd=root, timeout=PATIENCE)
+    moments = random.Random(0)
+    for step in (1, 80, 150, 220):
+        with subprocess.Popen([*command, str(tmp_path / "b")], cwd=root) as process:
+            wait_for(lambda step=step: process.poll() is not None or saved(tmp_path / "b") >= step)
+            time.sleep(0.1 * moments.random())
             process.kill()
-        kills += process.returncode == -signal.SIGKILL
-    assert kills >= 3, "the process was too quick to be killed"
-    subprocess.run([*command, str(tmp_path / "b")], check=True, cwd=root, timeout=120)
+        assert process.returncode == -signal.SIGKILL
+    subprocess.run([*command, str(tmp_path / "b")], check=True, cwd=root, timeout=PATIENCE)
 
     found = []
     for name in "ab":
