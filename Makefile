@@ -25,8 +25,8 @@ test-slow: $(VENV)/developed-$(MODULES)
 
 # The C++ core under sanitizers: its own tests (threads, addresses), then the Python tests that lean on it.
 test-native: $(VENV)/developed-$(MODULES)
-	$(BIN)/python tests/native.py
-	$(BIN)/python tests/sanitized.py
+	$(BIN)/python -m tests.native
+	$(BIN)/python -m tests.sanitized
 
 # What needs a CUDA device; its kernels once more under compute-sanitizer.
 test-gpu: $(VENV)/developed-$(MODULES)
