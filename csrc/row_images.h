@@ -6,6 +6,7 @@
 
 #include "hash_table.h"
 #include "records.h"
+#include "simd.h"
 
 namespace hybridrec {
 
@@ -52,8 +53,8 @@ class RowImages {
     return static_cast<uint32_t>(slot);
   }
 
-  // Has what write will read come to the caches.
-  void fetch(uint32_t slot) const {
+  // Has what is about to be read come to the caches.
+  HYBRIDREC_INLINE void fetch(uint32_t slot) const {
     fetch(rows_, slot);
     for (int k = 0; k < count_; ++k) fetch(states_[k], slot);
   }
@@ -70,7 +71,7 @@ class RowImages {
     if (left > 0) std::memcpy(to, from, left);
     return to + left;
   }
-  static void fetch(const Column& column, uint32_t slot) {
+  static HYBRIDREC_INLINE void fetch(const Column& column, uint32_t slot) {
     for (int64_t byte = 0; byte < column.stride; byte += 64) __builtin_prefetch(column.at(slot) + byte, 1);
   }
 
