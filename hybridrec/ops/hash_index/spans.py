@@ -20,6 +20,15 @@ class Spans(NamedTuple):
     programs: int
     ids: int  # of a program
 
+    def grid(self, each: int) -> tuple[int]:
+        """Programs of a launch that has so many ids in each."""
+        return (self.programs * max(1, self.ids // each),)
+
+    def kind(self, each: int) -> dict[str, int]:
+        """What such a launch is compiled for."""
+        count = len(self.features)
+        return {"IDS": self.ids, "N": min(each, self.ids), "F": count, "STEPS": count.bit_length()}
+
 
 def of_layout(layout: Any) -> Spans:
     """Those of the features of a lookup."""

@@ -48,10 +48,8 @@ def _after(bucket, buckets):
 
 
 @triton.jit
-def of_program(
-    features, first_programs, tables, IDS: tl.constexpr, N: tl.constexpr, F: tl.constexpr, STEPS: tl.constexpr
-):  # fmt: skip
-    """Where N ids of a program are in the block, which of them are ids, and the buckets of their table and how many.
+def ids_of_program(features, first_programs, IDS: tl.constexpr, N: tl.constexpr, F: tl.constexpr, STEPS: tl.constexpr):
+    """The feature of N ids of a program, its table, where the ids are in the block, and which of them are ids.
 
     IDS are those that the spans give a program; as many programs as they take share them.
     """
@@ -60,14 +58,20 @@ def of_program(
     number = groups.feature_of(first_programs, program, F, STEPS)
     line = features + number * feature.LENGTH
     i = (program - tl.load(first_programs + number)) * IDS + tl.program_id(0) % PARTS * N + tl.arange(0, N)
-    table = tables + tl.load(line + feature.TABLE) * of.LENGTH
-    index = tl.multiple_of(tl.load(table + of.ADDRESS).to(tl.pointer_type(tl.int32)), 16)
-    return tl.load(line + feature.START) + i, i < tl.load(line + feature.COUNT), index, tl.load(table + of.BUCKETS)
+    table = tl.load(line + feature.TABLE)
+    return number, table, tl.load(line + feature.START) + i, i < tl.load(line + feature.COUNT)
 
 
 @triton.jit
-def search(index, buckets, id, open):
-    """The slots int32 [N] of ids, FREE where there is none; and in which bucket and lane, counted through."""
+def index_of(tables, table):
+    """The buckets of a table, and how many there are."""
+    line = tables + table * of.LENGTH
+    return tl.multiple_of(tl.load(line + of.ADDRESS).to(tl.pointer_type(tl.int32)), 16), tl.load(line + of.BUCKETS)
+
+
+@triton.jit
+def search(index, buckets, id, open, ENTRY: tl.constexpr = False):
+    """The slots int32 [N] of ids, FREE where there is none; and, if asked for, in which bucket and lane they are."""
     lane = tl.arange(0, of.KEYS)[None, :]
     bucket = _home(hash_id(id), buckets)
     slot = tl.full(id.shape, of.FREE, tl.int32)
@@ -80,7 +84,8 @@ def search(index, buckets, id, open):
         passed = tl.load(index + bucket * of.WORDS + of.PASSED, mask=open, other=0)
         same = (keys == id[:, None]) & (slots >= 0)
         slot = tl.maximum(slot, tl.max(tl.where(same, slots, of.FREE), 1))
-        at = tl.maximum(at, tl.max(tl.where(same, bucket[:, None] * of.KEYS + lane, 0), 1))
+        if ENTRY:
+            at = tl.maximum(at, tl.max(tl.where(same, bucket[:, None] * of.KEYS + lane, 0), 1))
         open = open & (slot < 0) & (passed > 0)
         left -= 1
         bucket = _after(bucket, buckets)
@@ -114,6 +119,23 @@ def put(index, buckets, id, slot, open):
 
 
 @triton.jit
+def remove(index, buckets, id, slot, open):
+    """The entries of ids that have these slots become free, and count no longer where they went past."""
+    found, entry = search(index, buckets, id, open, ENTRY=True)
+    open = open & (found == slot)
+    last, lane = entry // of.KEYS, (entry % of.KEYS).to(tl.int32)
+    line = index + last * of.WORDS
+    tl.store(line + of.SLOTS + lane, tl.full(lane.shape, of.FREE, tl.int32), mask=open)
+    tl.atomic_and(line + of.TAKEN, ~(tl.full(lane.shape, 1, tl.int32) << lane), mask=open, sem="relaxed")
+    bucket = _home(hash_id(id), buckets)
+    open = open & (bucket != last)
+    while tl.max(open.to(tl.int32)) > 0:
+        tl.atomic_add(index + bucket * of.WORDS + of.PASSED, -1, mask=open, sem="relaxed")
+        bucket = _after(bucket, buckets)
+        open = open & (bucket != last)
+
+
+@triton.jit
 def find_slots(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
@@ -125,10 +147,11 @@ def find_slots(
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    at, mask, index, buckets = of_program(features, first_programs, tables, IDS, N, F, STEPS)
+    _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    index, buckets = index_of(tables, table)
     id = tl.load(values + at, mask=mask, other=feature.NO_ID)
     if buckets > 0:
-        slot, _ = search(index, buckets, id, mask & (id != feature.NO_ID))
+        slot, _entry = search(index, buckets, id, mask & (id != feature.NO_ID))
         id = tl.where(slot >= 0, slot.to(tl.int64), feature.NO_ID)
     tl.store(slots + at, id, mask=mask)
 
@@ -146,7 +169,8 @@ def insert_slots(
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    at, mask, index, buckets = of_program(features, first_programs, tables, IDS, N, F, STEPS)
+    _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    index, buckets = index_of(tables, table)
     slot = tl.load(slots + at, mask=mask, other=of.FREE)
     new = slot >= 0
     if (buckets > 0) & (tl.max(slot) >= 0):
@@ -161,24 +185,11 @@ def erase_slots(
     values, slots, features, first_programs, tables,
     IDS: tl.constexpr, N: tl.constexpr, F: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
-    """Entries of ids that have these slots become free, and no longer count as passed where they went past."""
-    at, mask, index, buckets = of_program(features, first_programs, tables, IDS, N, F, STEPS)
+    _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    index, buckets = index_of(tables, table)
     slot = tl.load(slots + at, mask=mask, other=of.FREE)
-    open = slot >= 0
     if (buckets > 0) & (tl.max(slot) >= 0):
-        id = tl.load(values + at, mask=open, other=0)
-        found, entry = search(index, buckets, id, open)
-        open = open & (found == slot)
-        last, lane = entry // of.KEYS, (entry % of.KEYS).to(tl.int32)
-        line = index + last * of.WORDS
-        tl.store(line + of.SLOTS + lane, tl.full(lane.shape, of.FREE, tl.int32), mask=open)
-        tl.atomic_and(line + of.TAKEN, ~(tl.full(lane.shape, 1, tl.int32) << lane), mask=open, sem="relaxed")
-        bucket = _home(hash_id(id), buckets)
-        open = open & (bucket != last)
-        while tl.max(open.to(tl.int32)) > 0:
-            tl.atomic_add(index + bucket * of.WORDS + of.PASSED, -1, mask=open, sem="relaxed")
-            bucket = _after(bucket, buckets)
-            open = open & (bucket != last)
+        remove(index, buckets, tl.load(values + at, mask=slot >= 0, other=0), slot, slot >= 0)
 
 
 @triton.jit(do_not_specialize=["count", "buckets"])  # an index of one bucket is no case of its own
@@ -225,7 +236,7 @@ def find(values: Tensor, spans: Spans, tables: Tensor) -> Tensor:
     """The slot of every id int64 [N], NO_ID where there is none; ids of tables without an index are slots already."""
     slots = torch.empty_like(values)
     if spans.programs:
-        find_slots[_grid(spans, FOUND)](values, *_read(spans), tables, slots, **_kind(spans, FOUND))
+        find_slots[spans.grid(FOUND)](values, *spans[:2], tables, slots, **spans.kind(FOUND))
     return slots
 
 
@@ -235,28 +246,15 @@ def insert(values: Tensor, slots: Tensor, spans: Spans, tables: Tensor, lacking:
     `lacking` int32 [1] counts those for which their index has no room.
     """
     if spans.programs:
-        insert_slots[_grid(spans, PUT)](values, slots, *_read(spans), tables, lacking, **_kind(spans, PUT))
+        insert_slots[spans.grid(PUT)](values, slots, *spans[:2], tables, lacking, **spans.kind(PUT))
 
 
 def erase(values: Tensor, slots: Tensor, spans: Spans, tables: Tensor) -> None:
     """Forget ids, each of them once, that have these slots; others, and negative slots, are passed over."""
     if spans.programs:
-        erase_slots[_grid(spans, FOUND)](values, slots, *_read(spans), tables, **_kind(spans, FOUND))
+        erase_slots[spans.grid(FOUND)](values, slots, *spans[:2], tables, **spans.kind(FOUND))
 
 
 def rehash(index: Tensor, into: Tensor, lacking: Tensor) -> None:
     """All entries of an index into another one, that has none of their ids, of any size that holds them."""
     move_entries[(triton.cdiv(len(index) * of.KEYS, PUT),)](index, len(index), into, len(into), lacking, N=PUT)
-
-
-def _grid(spans: Spans, each: int) -> tuple[int]:
-    return (spans.programs * max(1, spans.ids // each),)
-
-
-def _read(spans: Spans) -> tuple[Tensor, Tensor]:
-    return spans.features, spans.first_programs
-
-
-def _kind(spans: Spans, each: int) -> dict[str, int]:
-    count = len(spans.features)
-    return {"IDS": spans.ids, "N": min(each, spans.ids), "F": count, "STEPS": count.bit_length()}
