@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,11 +28,6 @@ class Spans(NamedTuple):
         """What such a launch is compiled for."""
         count = len(self.features)
         return {"IDS": self.ids, "N": min(each, self.ids), "F": count, "STEPS": count.bit_length()}
-
-
-def of_layout(layout: Any) -> Spans:
-    """Those of the features of a lookup."""
-    return Spans(layout.features, layout.first_programs, layout.programs, layout.sizes.ids)
 
 
 def of_counts(counts: Sequence[int], tables: Sequence[int], device: torch.device, ids: int = 512) -> Spans:

@@ -46,7 +46,10 @@ class Of(NamedTuple):
     GONE: int = 13  # rows that went
     UNPINNED: int = 14  # rows that could have gone
     FAULT: int = 15  # whether those were too few: nobody came, nobody went
-    STANDING: int = 16
+    FAULTS: int = 16  # batches so far of which that is true, until somebody sets it to 0
+    LACKED: int = 17  # NEEDED and UNPINNED of the last of them
+    SPARED: int = 18
+    STANDING: int = 19
 
     WORD: int = 0xFFFFFFFF
     UNSEEN: int = 0xFFFFFFFF  # TOUCHED of a slot that no row has

@@ -133,6 +133,9 @@ def count_going(lines, standing, state, counted, going, N: tl.constexpr):
                 count += tl.sum(goes.to(tl.int32))
         elif tl.program_id(0) == 0:
             tl.store(to + of.FAULT, 1)
+            tl.store(to + of.FAULTS, tl.load(to + of.FAULTS) + 1)
+            tl.store(to + of.LACKED, tl.load(to + of.NEEDED))
+            tl.store(to + of.SPARED, tl.load(to + of.UNPINNED))
             tl.store(to + of.ALLOWED, 0)
     tl.store(going + table * tl.num_programs(0) + tl.program_id(0), count)
 

@@ -245,6 +245,7 @@ def make_room(
     tl.store(to + of.GOING, tl.where(needed > 0, tl.maximum(needed, most // 64), 0))
     tl.store(to + of.ALLOWED, allowed)
     tl.store(to + of.GONE, needed * 0)
+    tl.store(to + of.FAULT, needed * 0)
 
 
 @triton.jit

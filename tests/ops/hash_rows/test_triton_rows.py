@@ -42,11 +42,11 @@ class Both:
         """A training lookup of the ids of each table; whether there was room in all tables."""
         spans = self.spans(ids)
         slots = self.rows.prepare(there([id for mine in ids for id in mine]), spans)
-        faults = self.rows.standing[:, of.FAULT].tolist()
-        self.rows.standing[:, of.FAULT] = 0
+        faults = self.rows.standing[:, of.FAULTS].tolist()
+        self.rows.standing[:, of.FAULTS] = 0
         for number, (store, mine) in enumerate(zip(self.stores, ids, strict=True)):
             if faults[number]:
-                needed, unpinned = self.rows.standing[number, [of.NEEDED, of.UNPINNED]].tolist()
+                needed, unpinned = self.rows.standing[number, [of.LACKED, of.SPARED]].tolist()
                 with pytest.raises(ValueError, match=f"{needed} more are needed, but only {unpinned} may"):
                     store.prepare(torch.tensor(mine), train=True)
             else:
@@ -107,7 +107,7 @@ ADMISSIONS = [None, Probability(0.5), MinCount(3)]
 def test_the_same_rows_come_and_go_as_on_the_host(eviction: object, admission: object) -> None:
     both = Both(table(8, eviction=eviction, admission=admission))
     generator = torch.Generator().manual_seed(1)
-    for _ in range(8):
+    for _ in range(6):
         ids = torch.randint(0, 16, (12,), generator=generator)
         both.train([[LEAST, MOST, -1][id] if id < 3 else int(id) for id in ids.tolist()])
 
@@ -205,6 +205,32 @@ def test_counters_of_ids_that_share_them_are_never_too_low() -> None:
         rows.advance()
         assert int(sketch.max()) == times
         assert int((sketch > 0).sum(1).min()) > 40
+
+
+def test_ids_that_come_many_at_a_time_race_for_nothing() -> None:
+    """On a card thousands of programs want the same few ids, claim the same buckets, and evict beside each other."""
+    few, many, steps = (30, 90, 3) if INTERPRETED else (50_000, 400_000, 6)
+    both = Both(
+        table(few), table(few // 3, "item", eviction=LFU(), admission=MinCount(2)), table(few, "ad", eviction=None)
+    )
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        draws = torch.rand(3, many, generator=generator).pow(4) * torch.tensor([[few * 0.9], [few * 0.3], [few * 2]])
+        both.train(*[(mine.long() * 2**33 - 2**40).tolist() for mine in draws])
+
+
+def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
+    few, many, steps = (20, 60, 3) if INTERPRETED else (20_000, 300_000, 6)
+    pair = [HashRows([Policy(few, "lfu")], DEVICE) for _ in range(2)]
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(steps):
+        ids = (torch.rand(many, generator=generator).pow(6) * few * 2).long().to(DEVICE)
+        spans = of_counts([many], [0], DEVICE, ids=64 if INTERPRETED else 512)
+        first, second = (rows.prepare(ids, spans) for rows in pair)
+        assert torch.equal(first, second)
+        for rows in pair:
+            rows.advance()
+    assert all(int(rows.standing[0, of.EVICTED]) > 0 for rows in pair)
 
 
 @settings(max_examples=8 if INTERPRETED else 200)
