@@ -16,6 +16,7 @@ from hybridrec.embedding.hash_store import HashStore, policy_of
 from hybridrec.embedding.store import WHOLE
 from hybridrec.ops.hash_index import reference
 from hybridrec.ops.hash_index.spans import Spans, of_counts
+from hybridrec.ops.hash_rows import triton_wanted
 from hybridrec.ops.hash_rows.lines import of
 from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy
 from hybridrec.types.id_block import NO_ID
@@ -217,6 +218,18 @@ def test_ids_that_come_many_at_a_time_race_for_nothing() -> None:
     for _ in range(steps):
         draws = torch.rand(3, many, generator=generator).pow(4) * torch.tensor([[few * 0.9], [few * 0.3], [few * 2]])
         both.train(*[(mine.long() * 2**33 - 2**40).tolist() for mine in draws])
+
+
+def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> None:
+    values, spans = there([7, 5, 9, 5]), of_counts([4], [0], DEVICE, ids=64)
+    rows, later = torch.full_like(values, of.MISSING), 3
+    words = torch.full((256,), of.EMPTY, device=DEVICE)
+    words[reference.hash_id(5) % 256] = later  # as if its last occurrence had been quicker
+    times, places = torch.zeros(256, dtype=torch.int32, device=DEVICE), torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    lines = HashRows([Policy(9)], DEVICE).indexes
+    triton_wanted.want[spans.grid(256)](values, *spans[:2], lines, rows, words, times, places, 256, **spans.kind(256))
+    assert words[places.long()].tolist() == [0, 1, 2, 1]
+    assert times[places.long()].tolist() == [1, 2, 1, 2]
 
 
 def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
