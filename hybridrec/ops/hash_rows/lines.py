@@ -71,5 +71,5 @@ class Of(NamedTuple):
 
 of = constants(Of())
 
-KINDS = {"none": 0, "lru": 1, "lfu": 2, "ttl": 3}
-COUNTERS = {"hits": 2, "misses": 3, "inserted": 4, "refused": 5, "evicted": 6, "expired": 7}
+KINDS = {kind: getattr(of, kind.upper()) for kind in ("none", "lru", "lfu", "ttl")}
+COUNTERS = {name: getattr(of, name.upper()) for name in ("hits", "misses", "inserted", "refused", "evicted", "expired")}

@@ -11,9 +11,9 @@ import triton.language as tl
 
 from hybridrec.ops.hash_index import triton as index_kernels
 from hybridrec.ops.hash_rows.lines import of
-from hybridrec.ops.hash_rows.triton_wanted import _uint32
+from hybridrec.ops.hash_rows.triton_wanted import _uint32, tell_fault
 
-PASSED = tuple([(False, shift) for shift in (24, 16, 8, 0)] + [(True, shift) for shift in range(56, -8, -8)])
+DIGITS = (*((False, shift) for shift in range(24, -8, -8)), *((True, shift) for shift in range(56, -8, -8)))
 
 
 @triton.jit
@@ -133,9 +133,7 @@ def count_going(lines, standing, state, counted, going, N: tl.constexpr):
                 count += tl.sum(goes.to(tl.int32))
         elif tl.program_id(0) == 0:
             tl.store(to + of.FAULT, 1)
-            tl.store(to + of.FAULTS, tl.load(to + of.FAULTS) + 1)
-            tl.store(to + of.LACKED, tl.load(to + of.NEEDED))
-            tl.store(to + of.SPARED, tl.load(to + of.UNPINNED))
+            tell_fault(to, tl.load(to + of.NEEDED), tl.load(to + of.UNPINNED))
             tl.store(to + of.ALLOWED, 0)
     tl.store(going + table * tl.num_programs(0) + tl.program_id(0), count)
 

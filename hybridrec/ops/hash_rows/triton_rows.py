@@ -33,7 +33,7 @@ class Policy:
     key: int = 0  # of draws
 
 
-class Slots:
+class TableSlots:
     """The slots of one table: what each of them holds, which are free, and the index that leads to them."""
 
     def __init__(self, policy: Policy, device: torch.device) -> None:
@@ -66,7 +66,7 @@ class HashRows:
 
     def __init__(self, policies: Sequence[Policy], device: torch.device) -> None:
         self.device = device
-        self.tables = [Slots(policy, device) for policy in policies]
+        self.tables = [TableSlots(policy, device) for policy in policies]
         self.indexes = hash_index.lines_of([table.index for table in self.tables], device)
         self.lines = torch.tensor([table.line() for table in self.tables], dtype=torch.int64).to(device)
         self.standing = torch.zeros(len(policies), of.STANDING, dtype=torch.int64, device=device)
@@ -83,7 +83,7 @@ class HashRows:
     def prepare(self, values: Tensor, spans: Spans, *, force: bool = False, evict: bool = True) -> Tensor:
         """The same for training: rows are touched, ids are let in or, by `force`, all come, and others go for them.
 
-        Where too few can go, FAULT is set, and nobody comes. Who knows that there is room can do without `evict`.
+        Where too few can go, nobody comes, and FAULTS counts it. Who knows that there is room can do without `evict`.
         """
         rows = torch.empty_like(values)
         if not spans.programs:
@@ -92,7 +92,7 @@ class HashRows:
         self._look_up(values, spans, rows, noted.seen, train=True)
         if not force:
             self._tally(spans, noted)
-        self._judge(values, spans, rows, noted, force)
+        self._judge(values, spans, rows, noted, force, evict)
         if evict:
             self._evict()
         grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
@@ -116,7 +116,7 @@ class HashRows:
         parts = max(1, spans.ids // LOOKED)
         wanted.tally[(len(spans.features),)](*spans[:2], noted.seen, self.standing, PARTS=parts, N=256)
 
-    def _judge(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, force: bool) -> None:
+    def _judge(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, force: bool, evict: bool) -> None:
         grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
         kept = noted.words, noted.times, noted.places
         wanted.want[grid](values, *spans[:2], self.indexes, rows, *kept, len(noted.words), **kind)
@@ -125,11 +125,12 @@ class HashRows:
             *(noted.sums, noted.olds, noted.marks, noted.fresh),
             FORCE=force, **kind,
         )  # fmt: skip
-        torch.cumsum(noted.fresh, 0, out=noted.before[1:])
+        torch.cumsum(noted.fresh[: grid[0]], 0, out=noted.before[1 : grid[0] + 1])
         count = len(spans.features)
         wanted.make_room[(len(self.tables),)](
             *(*spans[:2], self.lines, self.standing, noted.before, noted.ranks),
-            FORCE=force, PARTS=max(1, spans.ids // JUDGED), F=count, WIDTH=triton.next_power_of_2(count),
+            FORCE=force, EVICT=evict, PARTS=max(1, spans.ids // JUDGED), F=count,
+            WIDTH=triton.next_power_of_2(count),
         )  # fmt: skip
 
     def _evict(self) -> None:
@@ -139,7 +140,7 @@ class HashRows:
         state = torch.zeros(count, of.PASSES + 1, of.STATE, dtype=torch.int64, device=self.device)
         counted = torch.zeros(count, of.PASSES, of.DIGITS, dtype=torch.int32, device=self.device)
         read, before = (self.lines, self.standing, state, counted), (False, 0)
-        for number, (of_id, shift) in enumerate(lowest.PASSED):
+        for number, (of_id, shift) in enumerate(lowest.DIGITS):
             lowest.count_digits[(scans, count)](
                 *(*read, number, shift, before[1], int(before[0])), OF_ID=of_id, N=SCANNED
             )
@@ -152,7 +153,7 @@ class HashRows:
         lowest.evict[(removals, count)](self.indexes, self.lines, self.standing, N=EVICTED, num_warps=EVICTED // 32)
 
     def _note(self, values: Tensor, spans: Spans) -> _Noted:
-        """Memory for what is noted of a batch; it is clean again after each."""
+        """Memory for what is noted of a batch; it is clean again after each, and kept for those that are no larger."""
         size = len(values), spans.grid(LOOKED)[0], spans.grid(JUDGED)[0], len(spans.features)
         if self._noted is None or not self._noted.holds(*size):
             self._noted = _Noted(*size, self.device)
@@ -205,4 +206,4 @@ class _Noted:
         self.ranks = made(features, torch.int64)
 
     def holds(self, ids: int, looked: int, judged: int, features: int) -> bool:
-        return self._size == (ids, looked, judged, features)
+        return all(kept >= now for kept, now in zip(self._size, (ids, looked, judged, features), strict=True))

@@ -142,7 +142,7 @@ def _drawn(line, id):
 
 @triton.jit
 def _cells(line, id):
-    """The counters of ids in the first line of the sketch, and how far on they are in each next one."""
+    """Where the counters of ids are in the first line of a sketch, how far on in each next one; and its width."""
     hash, width = index_kernels.hash_id(id), tl.load(line + of.WIDTH)
     return hash, (hash >> 32) | 1, width
 
@@ -211,6 +211,14 @@ def judge(
 
 
 @triton.jit
+def tell_fault(to, needed, unpinned):
+    """So many rows would have to go, and only so many can."""
+    tl.store(to + of.FAULTS, tl.load(to + of.FAULTS) + 1)
+    tl.store(to + of.LACKED, needed)
+    tl.store(to + of.SPARED, unpinned)
+
+
+@triton.jit
 def make_room(
     features,
     first_programs,
@@ -219,6 +227,7 @@ def make_room(
     before,  # int32 [programs + 1]: ids that come, before those of each program
     ranks,  # int64 [F]: ids that come to the same table, before those of each feature
     FORCE: tl.constexpr,
+    EVICT: tl.constexpr,  # whether rows can go
     PARTS: tl.constexpr,
     F: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -236,16 +245,24 @@ def make_room(
     fresh, most = tl.sum(count), tl.load(line + of.CAPACITY)
     room = most - tl.load(to + of.SIZE)
     needed = tl.maximum(fresh - room, 0)
-    allowed = fresh
-    if (tl.load(line + of.KIND) == of.NONE) & (FORCE == 0):
-        needed = needed * 0
-        allowed = tl.minimum(fresh, room)
+    allowed, fault = fresh, needed * 0
+    if tl.load(line + of.KIND) == of.NONE:
+        if FORCE:
+            fault = tl.where(needed > 0, 1, fault)
+        else:
+            allowed = tl.minimum(fresh, room)
+            needed = needed * 0
+    if not EVICT:
+        fault = tl.where(needed > 0, 1, fault)
+    if fault > 0:
+        allowed = allowed * 0
+        tell_fault(to, needed, needed * 0)
     tl.store(to + of.FRESH, fresh)
     tl.store(to + of.NEEDED, needed)
-    tl.store(to + of.GOING, tl.where(needed > 0, tl.maximum(needed, most // 64), 0))
+    tl.store(to + of.GOING, tl.where((needed > 0) & (fault == 0), tl.maximum(needed, most // 64), 0))
     tl.store(to + of.ALLOWED, allowed)
     tl.store(to + of.GONE, needed * 0)
-    tl.store(to + of.FAULT, needed * 0)
+    tl.store(to + of.FAULT, fault)
 
 
 @triton.jit

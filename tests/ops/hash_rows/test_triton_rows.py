@@ -188,6 +188,23 @@ def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None
     assert rows.counters(0) == {"hits": 0, "misses": 2, "inserted": 2, "refused": 2, "evicted": 0, "expired": 0}
 
 
+@pytest.mark.parametrize(("eviction", "evict"), [("none", True), ("lru", False)])
+def test_a_full_table_that_cannot_evict_takes_in_nobody_and_says_so(eviction: str, evict: bool) -> None:
+    rows = HashRows([Policy(2, eviction)], DEVICE)
+    rows.prepare(there([1, 2]), of_counts([2], [0], DEVICE, ids=64))
+    rows.advance()
+    slots = rows.prepare(there([1, 3]), of_counts([2], [0], DEVICE, ids=64), force=True, evict=evict)
+    assert slots.tolist() == [0, NO_ID]
+    assert rows.standing[0, [of.FAULTS, of.LACKED, of.SPARED, of.SIZE]].tolist() == [1, 1, 0, 2]
+    assert reference.entries(rows.tables[0].index) == {1: 0, 2: 1}
+
+
+def test_batches_of_other_sizes_may_follow_each_other() -> None:
+    both = Both(table(200, admission=MinCount(2)))
+    for first, last in ((0, 5), (0, 90), (3, 8), (60, 170), (0, 0), (165, 171)):
+        both.train(list(range(first, last)))
+
+
 def test_slots_of_ids_that_are_erased_are_given_again() -> None:
     both = Both(table(3))
     both.train([1, 2, 3])
