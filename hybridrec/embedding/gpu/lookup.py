@@ -6,7 +6,7 @@ While the model computes, another stream groups the ids by row, so that the step
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +50,7 @@ class Looked:
     ready: Any = None  # an event on the stream that grouped
     flat: Tensor | None = None
     sequences: tuple[Tensor | None, ...] = ()
+    landings: Mapping[str, int] = field(default_factory=dict)  # of tiered tables, by which the gradient must come
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def gradient(self) -> Tensor:
@@ -120,7 +121,7 @@ class DeviceLookup:
         self.remedy = remedy or REMEDY
         self.columns, self.room = columns, room
         self.padded = any(feature.padding is not None for feature in features)
-        self.rows_of = {name: len(store) for name, store in group.stores.items()}
+        self.rows_of = {name: len(store.there) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
         self.anchor = torch.zeros((), device=group.device, requires_grad=trained)
@@ -168,7 +169,9 @@ class DeviceLookup:
         return shapes.layout(starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
     def watch(self) -> None:
-        """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""
+        """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
+        for store in self.group.tiered.values():
+            store.watch()
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)
         if torch.cuda.is_current_stream_capturing():  # what it finds is told after a replay, by `refuse`
@@ -215,19 +218,19 @@ def sound(offsets: Tensor, ids: int) -> Tensor:
     return made
 
 
-def unpadded(block: IdBlock, features: Sequence[FeatureSpec]) -> Tensor:
-    """The ids of a block without those of padding, whose rows take no gradient.
+def unpadded(block: IdBlock, features: Sequence[FeatureSpec], slots: Tensor | None = None) -> Tensor:
+    """The ids of a block, or their slots, without those of padding, whose rows take no gradient.
 
     >>> block = IdBlock.from_lists({"item": [7, 0]})
     >>> unpadded(block, [FeatureSpec("item", "item", "none", padding=0)])[0]
     tensor(7)
     """
-    values = block.values.clone()
+    values = (block.values if slots is None else slots).clone()
     for feature in features:
         if feature.padding is not None:
             at = block.names.index(feature.name)
-            mine = values[block.starts[at] : block.starts[at + 1]]
-            mine.masked_fill_(mine == feature.padding, NO_ID)
+            mine = slice(block.starts[at], block.starts[at + 1])
+            values[mine].masked_fill_(block.values[mine] == feature.padding, NO_ID)
     return values
 
 
@@ -247,18 +250,24 @@ class _Lookup(torch.autograd.Function):
         layout, keep = lookup.layout(block), weighed or learned
         if layout.hashed:
             block = replace(block, values=hash_outside(block.values, layout))
+        ids = block
+        if lookup.group.tiered:
+            block = lookup.group.admitted(ids, lookup.features)
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()
         flat, sequences, bag_of, scales = pool(*given, lookup.faults, keep)
         winners = largest(*given, flat, lookup.faults, keep)
+        landings = lookup.group.looked_up(lookup.features, keep)
         if keep:
             if weighed and weights is not None:  # their own step may come before that of the rows
                 weights = weights.detach().clone()
                 ctx.save_for_backward(flat)
             if lookup.padded:
-                block = replace(block, values=unpadded(block, lookup.features))
-            ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners)
+                block = replace(block, values=unpadded(ids, lookup.features, block.values))
+            ctx.looked = Looked(
+                block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners, landings=landings
+            )
             ctx.lookup = lookup
             if train and learned:
                 lookup.group.prepare(ctx.looked, ids_there)  # None where it needs what `pool` finds

@@ -1,0 +1,196 @@
+"""Rows 0 … n - 1 in two tiers: hot ones in the memory of a GPU, cold ones in that of its host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.gpu.capture import ROWS
+from hybridrec.embedding.gpu.pinned import Pinned
+from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
+from hybridrec.embedding.gpu.transfer import rows_of_part
+from hybridrec.embedding.id_hash import hashed_rows
+from hybridrec.embedding.out_of_range import resolve
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, CopiedCapture, RowData, Snapshot, Store
+from hybridrec.embedding.table import Table
+from hybridrec.ops.philox.part import Part
+from hybridrec.ops.row_cache import triton as tiers
+from hybridrec.ops.row_cache.cache import Column, RowCache, Sizes
+from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.optim.rule import RowRule
+from hybridrec.types.id_block import NO_ID
+
+
+class TieredStore(DeviceStore):
+    """The rows of a fixed table, `slots` of them on the device at a time; what lookups take for ids are slots.
+
+    `admit` gives the slots of a lookup. They are its own until `land`: rows whose gradient is awaited stay.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        seed: int,
+        device: torch.device,
+        slots: int,
+        share: Share = WHOLE,
+        sizes: Sizes = Sizes(),  # noqa: B008
+    ) -> None:
+        if table.dtype != torch.float32:
+            raise ValueError(f"table {table.name!r} has rows of {table.dtype}; tiered ones must be torch.float32")
+        self.cache = RowCache.make(share.rows_of(table.fixed_rows), slots, device, sizes)
+        self._pinned: list[Pinned] = []  # cold rows, then cold state
+        self.landings = 0  # how often all rows in flight have landed
+        self.flying = False  # whether a gradient may come for rows that were looked up
+        self._told = 0  # refused admissions
+        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self._copied: Any = None  # the event after which `_seen` can be read
+        super().__init__(table, seed, device, share)
+
+    def _add(self, shape: tuple[int, ...], fill: float) -> Tensor:
+        """A column in both tiers; its part on the device."""
+        cold = Pinned((self.cache.places, *shape), fill, torch.float32, self.device, self.table.name)
+        hot = torch.full((self.cache.slots, *shape), fill, device=self.device)
+        self._pinned.append(cold)
+        self.cache.columns.append(Column(hot, cold.tensor))
+        return hot
+
+    def _make_rows(self) -> Tensor:
+        return self._add((self.dim,), 0.0)
+
+    def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
+        return {c.name: self._add(() if c.per_row else (self.dim,), c.fill) for c in rule.state}
+
+    def detach(self) -> None:
+        super().detach()
+        del self.cache.columns[1:], self._pinned[1:]
+
+    @classmethod
+    def expect(cls, wanted: Sequence[tuple[Store, RowRule]]) -> None:
+        pass  # what the host has cannot be told before
+
+    @property
+    def weight(self) -> Tensor:
+        raise TypeError(f"the rows of table {self.table.name!r} are in two tiers; read(ids) and load() are for both")
+
+    def state(self, name: str) -> Tensor:
+        raise TypeError(f"the state of table {self.table.name!r} is in two tiers; read(ids) and load() are for both")
+
+    # -- a lookup -----------------------------------------------------------------------------------------
+
+    def admit(self, ids: Tensor) -> Tensor:
+        """The slots int64 of ids on the device, whose rows are there until `land`; ids without a row stay."""
+        if self.table.out_of_range == "hash" and len(self) == self.table.fixed_rows:
+            outside = ((ids < 0) | (ids >= len(self))) & (ids != NO_ID)
+            ids = torch.where(outside, hashed_rows(ids, len(self)), ids)
+        return tiers.admit(self.cache, ids).slots
+
+    def land(self) -> None:
+        """All that was looked up is done with: nobody will write to the slots that were given out."""
+        tiers.land(self.cache, self.cache.lasting[at.NOW :][:1])
+        self.landings, self.flying = self.landings + 1, False
+
+    def watch(self) -> None:
+        """Raise if an earlier admission was refused; nobody waits for the device to know."""
+        if self.device.type == "cpu":
+            return self._refuse(self.cache.lasting)
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if self._copied is not None and self._copied.query():
+            self._copied = None
+            self._refuse(self._seen)
+        if self._copied is None:
+            self._seen.copy_(self.cache.lasting, non_blocking=True)
+            self._copied = torch.cuda.current_stream(self.device).record_event()
+        return None
+
+    def _refuse(self, lasting: Tensor) -> None:
+        refused, lack = int(lasting[at.REFUSED]), int(lasting[at.LACK])
+        if refused > self._told:
+            self._told = refused
+            raise ValueError(
+                f"table {self.table.name!r} has {self.cache.slots:,} rows on {self.device}, and the batches in flight "
+                f"needed {lack:,} more: an earlier lookup took its rows for zeros, and none was lost or changed. Give "
+                f"it a cache of {self.cache.slots + lack:,} rows or more, smaller batches, or a step after each of them"
+            )
+
+    # -- all rows -----------------------------------------------------------------------------------------
+
+    def _column(self, name: str) -> int:
+        return 0 if name == ROWS else 1 + list(self.states).index(name)
+
+    def _read(self, name: str, at: Tensor) -> Tensor:
+        column = self._column(name)
+        like = self.cache.columns[column].hot
+        parts = at.split(rows_of_part(like[:1].nbytes))
+        return torch.cat([tiers.read(self.cache, column, part.to(self.device)).cpu() for part in parts])
+
+    def _write(self, name: str, at: Tensor, given: Tensor | float) -> None:
+        column = self._column(name)
+        like, size = self.cache.columns[column].hot, rows_of_part(self.cache.columns[column].hot[:1].nbytes)
+        for first in range(0, len(at), size):
+            part = at[first : first + size].to(self.device)
+            new = given[first : first + size] if isinstance(given, Tensor) else like.new_tensor(given)
+            tiers.write(self.cache, column, part, new.to(like).expand(len(part), *like.shape[1:]))
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        return tiers.read(self.cache, 0, self._at(resolve(self.table, ids.to(self.device))))
+
+    def snapshot(self) -> Snapshot:
+        every = torch.arange(len(self))
+        state = {name: self._read(name, every) for name in self.states}
+        return Snapshot(RowData(self.ids(), self._read(ROWS, every), state), self._clock, self.rule)
+
+    def capture(self) -> Capture:
+        return CopiedCapture(self.snapshot())
+
+    def clear(self) -> None:
+        every = torch.arange(len(self))
+        self._initialise()
+        for column in self.rule.state if self.rule else ():
+            self._write(column.name, every, column.fill)
+
+    def _initialise(self, at: Tensor | None = None) -> None:
+        size = rows_of_part(self.there[:1].nbytes)
+        parts = torch.arange(len(self)).split(size) if at is None else at.split(1)
+        for part in parts:  # a run of rows
+            made = torch.empty(len(part), self.dim, device=self.device)
+            first, stride, column = self.part
+            draw_initial(self.table.init, made, self.key, None, Part(first + int(part[0]) * stride, stride, column))
+            tiers.write(self.cache, 0, part.to(self.device), made)
+
+    # -- figures ------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        figures = self.cache.figures()
+        moved = {"ids": figures.ids, "cold_ids": figures.cold_ids, "moved_rows": figures.moved}
+        return {**super().counters(), **moved, "bytes_each_way": figures.bytes_each_way}
+
+    def memory(self) -> dict[str, float]:
+        state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
+        rows = self.cache.row_bytes * len(self) - state
+        index = self.cache.directory.nbytes + self.cache.owner.nbytes + self.cache.stamp.nbytes
+        return {
+            **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},
+            "overhead_per_row": index / len(self),
+        }
+
+    # -- copies -------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple:
+        return _remade, (self.table, self.seed, self.device, self.cache.slots, self.share, self.snapshot())
+
+    def __deepcopy__(self, memo: dict) -> TieredStore:
+        return _remade(self.table, self.seed, self.device, self.cache.slots, self.share, self.snapshot())
+
+
+def _remade(
+    table: Table, seed: int, device: torch.device, slots: int, share: Share, snapshot: Snapshot
+) -> TieredStore:  # fmt: skip
+    made = TieredStore(table, seed, device, slots, share)
+    made.restore(snapshot)
+    return made
