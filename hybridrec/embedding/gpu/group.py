@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,6 @@ from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
-from hybridrec.types import IdBlock
 
 
 class DeviceGroup(GradientQueue[DeviceStore]):
@@ -47,6 +45,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             *("the places of rows", ", ".join(self.names), ends[-1] * memory.PLACE, self.device, memory.FEWER_ROWS),
         )
         self.tiered = {name: store for name, store in self.stores.items() if isinstance(store, TieredStore)}
+        self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -88,47 +87,6 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         hashed = store.table.out_of_range == "hash" and rows == store.table.fixed_rows
         return TableFacts(number, store.there.data_ptr(), rows, self._bases[name], store.dim, store.dtype, hashed)
 
-    # -- tiers --------------------------------------------------------------------------------------------
-
-    def admitted(self, block: IdBlock, features: Sequence[FeatureSpec]) -> IdBlock:
-        """The block with slots for the ids of tiered tables, whose rows are on the device until they land."""
-        values = block.values.clone()
-        for name, store in self.tiered.items():
-            at = [block.names.index(feature.name) for feature in features if feature.table == name]
-            if at:
-                runs = [values[block.starts[i] : block.starts[i + 1]] for i in at]
-                slots = store.admit(torch.cat(runs)).split([len(run) for run in runs])
-                for run, mine in zip(runs, slots, strict=True):
-                    run.copy_(mine)
-        return replace(block, values=values)
-
-    def looked_up(self, features: Sequence[FeatureSpec], keep: bool) -> dict[str, int]:
-        """A lookup is done: its rows may go, unless a gradient may come for them, or for those of another one.
-
-        What comes back is by which landing of each table that gradient must come.
-        """
-        tables = {feature.table for feature in features}
-        found = {name: store for name, store in self.tiered.items() if name in tables}
-        for store in found.values():
-            store.flying = store.flying or keep
-            if not store.flying:
-                store.land()
-        return {name: store.landings for name, store in found.items()}
-
-    def _hold(self, looked: Looked) -> None:
-        """Rows that wait for a step stay; a replay has said so to nobody."""
-        for feature in looked.features:
-            if feature.table in self.tiered:
-                self.tiered[feature.table].flying = True
-
-    def _check_flight(self, looked: Looked) -> None:
-        for name, landing in looked.landings.items():
-            if self.tiered[name].landings != landing:
-                raise RuntimeError(
-                    f"a gradient has come for rows of table {name!r} that were looked up before the last step; they "
-                    "may have left the device since. Call backward() before step(), or look them up again"
-                )
-
     # -- from lookup to queue -----------------------------------------------------------------------------
 
     def moment(self) -> Any:
@@ -157,8 +115,6 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def take(self, looked: Looked) -> None:
         """Keep the gradients of a lookup until the step."""
-        self._check_flight(looked)
-        self._hold(looked)
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
@@ -177,7 +133,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         with self._lock:
             found, self._queue = [call.work for call in self._queue], []
         for looked in found:
-            looked.ready, looked.update, looked.landings = None, Replay(), {}  # replays admit rows anew
+            looked.ready, looked.update = None, Replay()
         return found
 
     def watch(self) -> None:
@@ -196,9 +152,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for name in steps:
             self.stores[name].advance()
         self._let_go(calls, set(steps))
-        for name, store in self.tiered.items():
-            if name in steps and not self.pending(name):
-                store.land()
+        for store in self.tiered.values():
+            store.land()
 
     def settle(self, names: Iterable[str] | None = None) -> None:
         """Captures of these tables, or of all, must not need the device any more: its rows are about to change.

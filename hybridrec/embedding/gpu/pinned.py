@@ -25,8 +25,8 @@ class Pinned:
             code = int(_runtime().cudaHostRegister(self.tensor.data_ptr(), self.tensor.nbytes, 0))
         if code:
             raise ValueError(
-                f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, which "
-                f"refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or see to a host with "
+                f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
+                f"which refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or see to a host with "
                 "more memory, of which `ulimit -l` may allow less"
             )
         weakref.finalize(self, _unpinned, self.tensor, device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,10 +27,14 @@ from hybridrec.optim.rule import RowRule
 from hybridrec.types.id_block import NO_ID
 
 
+class Flight:
+    """Rows that a lookup has on the device: they stay as long as somebody has this."""
+
+
 class TieredStore(DeviceStore):
     """The rows of a fixed table, `slots` of them on the device at a time; what lookups take for ids are slots.
 
-    `admit` gives the slots of a lookup. They are its own until `land`: rows whose gradient is awaited stay.
+    `admit` gives the slots of a lookup, and its flight: who may still send a gradient to them keeps that.
     """
 
     def __init__(
@@ -44,8 +50,7 @@ class TieredStore(DeviceStore):
             raise ValueError(f"table {table.name!r} has rows of {table.dtype}; tiered ones must be torch.float32")
         self.cache = RowCache.make(share.rows_of(table.fixed_rows), slots, device, sizes)
         self._pinned: list[Pinned] = []  # cold rows, then cold state
-        self.landings = 0  # how often all rows in flight have landed
-        self.flying = False  # whether a gradient may come for rows that were looked up
+        self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
         self._told = 0  # refused admissions
         self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._copied: Any = None  # the event after which `_seen` can be read
@@ -82,17 +87,28 @@ class TieredStore(DeviceStore):
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
-    def admit(self, ids: Tensor) -> Tensor:
-        """The slots int64 of ids on the device, whose rows are there until `land`; ids without a row stay."""
+    def admit(self, ids: Tensor) -> tuple[Tensor, Flight]:
+        """The slots int64 of ids on the device, whose rows stay there as the flight does; other ids stay ids."""
         if self.table.out_of_range == "hash" and len(self) == self.table.fixed_rows:
             outside = ((ids < 0) | (ids >= len(self))) & (ids != NO_ID)
             ids = torch.where(outside, hashed_rows(ids, len(self)), ids)
-        return tiers.admit(self.cache, ids).slots
+        slots, number = tiers.admit(self.cache, ids)
+        flight = Flight()
+        self._flights.append((weakref.ref(flight), number))
+        return slots, flight
 
     def land(self) -> None:
-        """All that was looked up is done with: nobody will write to the slots that were given out."""
-        tiers.land(self.cache, self.cache.lasting[at.NOW :][:1])
-        self.landings, self.flying = self.landings + 1, False
+        """Rows that no flight needs any more may go, when what was launched until now is done.
+
+        One that is older than another keeps the rows of both.
+        """
+        number = None
+        while self._flights and self._flights[0][0]() is None:
+            number = self._flights.popleft()[1]
+        if number is not None:
+            tiers.land(self.cache, number)
+            if number.is_cuda:
+                number.record_stream(torch.cuda.current_stream(self.device))
 
     def watch(self) -> None:
         """Raise if an earlier admission was refused; nobody waits for the device to know."""

@@ -32,7 +32,6 @@ def made(init=None, share=Share()) -> tuple[DenseStore, TieredStore]:  # noqa: B
     for store in (cpu, tiered):
         store.attach(RULE)
     tiered.admit(torch.tensor([3, 1], device=DEVICE))
-    tiered.land()
     return cpu, tiered
 
 
@@ -81,7 +80,8 @@ def test_copies_snapshots_and_captures_have_rows_state_and_clock():
 def test_figures_tell_what_moved_and_what_is_held():
     _, tiered = made()
     assert tiered.counters() == {"nan_rows": 0, "ids": 2, "cold_ids": 0, "moved_rows": 0, "bytes_each_way": 0}
-    tiered.admit(torch.tensor([9, 9, 0], device=DEVICE))
+    slots, _ = tiered.admit(torch.tensor([9, 9, 0], device=DEVICE))
+    assert len(slots) == 3
     assert tiered.counters() == {"nan_rows": 0, "ids": 5, "cold_ids": 2, "moved_rows": 1, "bytes_each_way": 48}
     held = tiered.memory()
     assert (held["rows"], held["state"], held["index"]) == (480, 480, 20 * 4 + 4 * 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -50,6 +52,8 @@ class Both:
     def __init__(self, kind: str) -> None:
         like = hr.EmbeddingCollection(TABLES, seed=3)
         self.hot, self.tiered = OnDevice(like, SIZES[0]), OnDevice(like, SIZES[0], store)
+        self.lookup: Any = self.tiered._look_up
+        self.stores = [part for part in self.tiered.stores.values() if isinstance(part, TieredStore)]
         self.optimizers = [OPTIMIZERS[kind](home) for home in (self.hot, self.tiered)]
 
     def outputs(self, given: IdBlock) -> list[list[Tensor]]:
@@ -75,9 +79,9 @@ class Both:
             found, wanted = self.tiered.stores[name].snapshot().data, expected.snapshot().data
             assert torch.equal(found.rows, wanted.rows)
             assert all(torch.equal(values, wanted.state[column]) for column, values in found.state.items())
-        for tiered in self.tiered.group.tiered.values():
+        for tiered in self.stores:
             sound(tiered.cache)
-        assert not self.tiered.group._places.any()
+        assert not self.lookup.group._places.any()
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -90,7 +94,7 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(kind: str) -> None:
             both.backward(block(3))
         both.step()
     both.agree()
-    assert all(tiered.cache.figures().moved > 0 for tiered in both.tiered.group.tiered.values())
+    assert all(tiered.cache.figures().moved > 0 for tiered in both.stores)
 
 
 def test_lookups_without_gradients_leave_no_rows_in_flight() -> None:
@@ -102,7 +106,7 @@ def test_lookups_without_gradients_leave_no_rows_in_flight() -> None:
             both.outputs(block(6))
     both.tiered.train()
     both.agree()
-    assert all(tiered.cache.figures().refused == 0 for tiered in both.tiered.group.tiered.values())
+    assert all(tiered.cache.figures().refused == 0 for tiered in both.stores)
 
 
 def test_rows_that_wait_for_their_gradient_outlast_lookups_of_others() -> None:
@@ -117,13 +121,55 @@ def test_rows_that_wait_for_their_gradient_outlast_lookups_of_others() -> None:
     both.agree()
 
 
-def test_a_gradient_that_comes_after_the_step_is_refused() -> None:
-    both = Both("sgd")
-    late = both.tiered(block(3))[0].sum()
-    both.backward(block(3))
+def test_a_gradient_that_comes_after_a_step_still_finds_its_rows() -> None:
+    torch.manual_seed(3)
+    both, first = Both("sgd"), block(4)
+    late = both.outputs(first)
+    both.backward(block(4))
     both.step()
-    with pytest.raises(RuntimeError, match="looked up before the last step"):
-        late.backward()
+    for flat, *sequences in late:
+        (flat.sum() + sequences[0].sum()).backward()
+    both.step()
+    both.agree()
+
+
+def test_a_block_that_is_expected_is_admitted_while_the_one_before_is_out() -> None:
+    torch.manual_seed(4)
+    both = Both("adam")
+    blocks = [block(5).to(DEVICE) for _ in range(4)]
+    for each in blocks:
+        both.lookup.fetch(each)
+    for number, each in enumerate(blocks, 1):
+        both.backward(each)
+        admitted = {store.cache.figures().admissions for store in both.stores}
+        assert admitted == {min(number + 1, len(blocks))}
+        both.step()
+    both.agree()
+
+
+def test_ids_that_were_changed_after_they_were_expected_are_looked_up_as_they_are() -> None:
+    torch.manual_seed(5)
+    both, blocks = Both("sgd"), [block(3).to(DEVICE) for _ in range(2)]
+    for each in blocks:
+        both.lookup.fetch(each)
+    both.backward(blocks[0])
+    blocks[1].values[:1] += 1
+    both.backward(blocks[1])
+    both.step()
+    both.agree()
+
+
+def test_blocks_that_are_expected_and_never_come_hold_no_rows() -> None:
+    torch.manual_seed(6)
+    both = Both("sgd")
+    for _ in range(6):
+        gone = block(5).to(DEVICE)
+        both.lookup.fetch(gone)
+        del gone
+        both.backward(block(5).to(DEVICE))
+        both.step()
+    both.agree()
+    assert all(len(store._flights) <= 1 for store in both.stores)
 
 
 def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
