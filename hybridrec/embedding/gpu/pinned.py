@@ -26,8 +26,8 @@ class Pinned:
         if code:
             raise ValueError(
                 f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
-                f"which refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or see to a host with "
-                "more memory, of which `ulimit -l` may allow less"
+                f"which refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or the "
+                "host more memory, of which `ulimit -l` may allow less"
             )
         weakref.finalize(self, _unpinned, self.tensor, device)
 
