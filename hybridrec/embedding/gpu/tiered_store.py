@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from hybridrec.embedding.gpu.transfer import rows_of_part
 from hybridrec.embedding.id_hash import hashed_rows
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import WHOLE, Capture, CopiedCapture, RowData, Snapshot, Store
+from hybridrec.embedding.store import WHOLE, Capture, CopiedCapture, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_cache import triton as tiers
@@ -46,8 +45,7 @@ class TieredStore(DeviceStore):
         share: Share = WHOLE,
         sizes: Sizes = Sizes(),  # noqa: B008
     ) -> None:
-        if table.dtype != torch.float32:
-            raise ValueError(f"table {table.name!r} has rows of {table.dtype}; tiered ones must be torch.float32")
+        assert table.dtype == torch.float32, "a table with a cache is of float32"
         self.cache = RowCache.make(share.rows_of(table.fixed_rows), slots, device, sizes)
         self._pinned: list[Pinned] = []  # cold rows, then cold state
         self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
@@ -74,9 +72,7 @@ class TieredStore(DeviceStore):
         super().detach()
         del self.cache.columns[1:], self._pinned[1:]
 
-    @classmethod
-    def expect(cls, wanted: Sequence[tuple[Store, RowRule]]) -> None:
-        pass  # what the host has cannot be told before
+    one_piece = False
 
     @property
     def weight(self) -> Tensor:
@@ -131,7 +127,7 @@ class TieredStore(DeviceStore):
             raise ValueError(
                 f"table {self.table.name!r} has {self.cache.slots:,} rows on {self.device}, and the batches in flight "
                 f"needed {lack:,} more: an earlier lookup took its rows for zeros, and none was lost or changed. Give "
-                f"it a cache of {self.cache.slots + lack:,} rows or more, smaller batches, or a step after each of them"
+                f"it cache={self.cache.slots + lack} or more, smaller batches, or a step after each of them"
             )
 
     # -- all rows -----------------------------------------------------------------------------------------
@@ -152,6 +148,10 @@ class TieredStore(DeviceStore):
             part = at[first : first + size].to(self.device)
             new = given[first : first + size] if isinstance(given, Tensor) else like.new_tensor(given)
             tiers.write(self.cache, column, part, new.to(like).expand(len(part), *like.shape[1:]))
+
+    def overwrite(self, first: int, rows: Tensor) -> None:
+        """Give rows, from the first on, other values; their state stays."""
+        self._write(ROWS, torch.arange(first, first + len(rows)), rows)
 
     def lookup(self, ids: Tensor) -> Tensor:
         return tiers.read(self.cache, 0, self._at(resolve(self.table, ids.to(self.device))))

@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
-from hybridrec.embedding import Constant, Normal, Uniform
+from hybridrec.embedding import Constant, Normal, Uniform, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu import transfer
 from hybridrec.embedding.gpu.tiered_store import TieredStore
@@ -87,10 +87,19 @@ def test_figures_tell_what_moved_and_what_is_held():
     assert (held["rows"], held["state"], held["index"]) == (480, 480, 20 * 4 + 4 * 8)
 
 
-def test_what_cannot_be_tiered_is_refused():
-    table = hr.Table("item", dim=6, rows=20, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=r"'item' has rows of torch.bfloat16; tiered ones must be torch.float32"):
-        TieredStore(table, 0, DEVICE, 4)
+def test_a_state_dict_has_all_rows_and_loading_one_leaves_the_state():
+    cpu, tiered = made()
+    found: dict = {}
+    state.save(tiered, "", found)
+    assert torch.equal(found["item.weight"], cpu.weight)
+    tiered.load(torch.tensor([2, 19]), torch.ones(2, 6), {"sum": torch.ones(2, 6)})
+    rows = torch.randn(20, 6)
+    state.load(tiered, {"weight": rows})
+    assert torch.equal(tiered.snapshot().data.rows, rows)
+    assert torch.equal(tiered.read(torch.tensor([19, 0])).state["sum"], torch.tensor([[1.0], [0.5]]).expand(2, 6))
+
+
+def test_rows_in_two_tiers_are_no_tensor():
     _, tiered = made()
     with pytest.raises(TypeError, match=r"in two tiers; read\(ids\)"):
         _ = tiered.weight

@@ -179,7 +179,7 @@ def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
     given = IdBlock.from_lists({**{name: part.tolist() for name, part in many.items()}, **empty})
     both.tiered(given)[0].sum().backward()
     both.optimizers[1].step()
-    with pytest.raises(ValueError, match=r"table 'a' has 34 rows on .* needed 26 more.*cache of 60 rows or more"):
+    with pytest.raises(ValueError, match=r"table 'a' has 34 rows on .* needed 26 more.*cache=60 or more"):
         both.tiered(block(3))
     data, expected = (home.stores["a"].snapshot().data for home in (both.tiered, both.hot))
     assert torch.equal(data.rows, expected.rows)  # no gradient was taken
