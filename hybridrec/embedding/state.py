@@ -93,8 +93,9 @@ def save(home: Home, prefix: str, state: MutableMapping[str, Tensor]) -> None:
 
 def _parts(home: Home) -> dict[str, Tensor]:
     if not isinstance(home, HashStore):
-        whole = isinstance(home, Store) and not home.one_piece
-        return {"weight": home.snapshot().data.rows if whole else weight_of(home).detach()}
+        if isinstance(home, Store) and not home.one_piece:
+            return {"weight": home.snapshot().data.rows}
+        return {"weight": weight_of(home).detach()}
     data = home.export()
     parts = {
         "ids": data.ids,

@@ -119,8 +119,8 @@ class Table:
             self._check_cache(self.cache)
 
     def _check_cache(self, cache: int | float) -> None:
-        share = isinstance(cache, float)
-        if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache or (share and cache > 1):
+        number = isinstance(cache, (int, float)) and not isinstance(cache, bool)
+        if not (number and cache > 0 and (isinstance(cache, int) or cache <= 1)):
             raise ValueError(
                 f"{self._who}: cache is {cache!r}; it must be a number of rows, or a share of them up to 1.0"
             )

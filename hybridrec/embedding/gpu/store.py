@@ -11,7 +11,7 @@ from torch import Tensor
 from hybridrec.data.hashing import xxh64
 from hybridrec.embedding.devices import device_of
 from hybridrec.embedding.gpu import memory
-from hybridrec.embedding.gpu.capture import ROWS, DeviceCapture
+from hybridrec.embedding.gpu.capture import ROWS, DeviceCapture, Settles
 from hybridrec.embedding.gpu.transfer import read_rows, rows_of_part, to_host, write_rows
 from hybridrec.embedding.initial import Constant, Initial, Uniform
 from hybridrec.embedding.out_of_range import resolve
@@ -43,7 +43,7 @@ class DeviceStore(Store):
         self.moves = 0  # how often the states have got other memory
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
-        self._captures: list[weakref.ref[DeviceCapture]] = []  # those that read from the device
+        self._captures: list[weakref.ref[Settles]] = []  # those that read from the device
         self.clear()
 
     def _make_rows(self) -> Tensor:
@@ -197,9 +197,12 @@ class DeviceStore(Store):
         return Snapshot(RowData(self.ids(), to_host(self.there), state), self._clock, self.rule)
 
     def capture(self) -> Capture:
-        made = DeviceCapture(self)
+        made = self._make_capture()
         self._captures = [held for held in self._captures if held() is not None] + [weakref.ref(made)]
         return made
+
+    def _make_capture(self) -> Settles:
+        return DeviceCapture(self)
 
     def refill(self, held: Capture) -> None:
         if held.rule != self.rule:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.gpu.capture import ROWS
+from hybridrec.embedding.gpu.capture import ROWS, Settles
 from hybridrec.embedding.gpu.pinned import Pinned
 from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
+from hybridrec.embedding.gpu.tiered_capture import TieredCapture
 from hybridrec.embedding.gpu.transfer import rows_of_part
 from hybridrec.embedding.id_hash import hashed_rows
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import WHOLE, Capture, CopiedCapture, RowData, Snapshot
+from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_cache import triton as tiers
@@ -36,6 +37,8 @@ class TieredStore(DeviceStore):
     `admit` gives the slots of a lookup, and its flight: who may still send a gradient to them keeps that.
     """
 
+    one_piece = False
+
     def __init__(
         self,
         table: Table,
@@ -52,6 +55,8 @@ class TieredStore(DeviceStore):
         self._told = 0  # refused admissions
         self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._copied: Any = None  # the event after which `_seen` can be read
+        self._admitted: Any = None  # the end of the last admission, which has a stream of its own
+        self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         super().__init__(table, seed, device, share)
 
     def _add(self, shape: tuple[int, ...], fill: float) -> Tensor:
@@ -72,8 +77,6 @@ class TieredStore(DeviceStore):
         super().detach()
         del self.cache.columns[1:], self._pinned[1:]
 
-    one_piece = False
-
     @property
     def weight(self) -> Tensor:
         raise TypeError(f"the rows of table {self.table.name!r} are in two tiers; read(ids) and load() are for both")
@@ -88,7 +91,10 @@ class TieredStore(DeviceStore):
         if self.table.out_of_range == "hash" and len(self) == self.table.fixed_rows:
             outside = ((ids < 0) | (ids >= len(self))) & (ids != NO_ID)
             ids = torch.where(outside, hashed_rows(ids, len(self)), ids)
+        self.settle()
+        _wait(self._touched, self.device)
         slots, number = tiers.admit(self.cache, ids)
+        self._admitted = _moment(self.device)
         flight = Flight()
         self._flights.append((weakref.ref(flight), number))
         return slots, flight
@@ -135,36 +141,50 @@ class TieredStore(DeviceStore):
     def _column(self, name: str) -> int:
         return 0 if name == ROWS else 1 + list(self.states).index(name)
 
+    def columns(self, at: Tensor) -> dict[str, Tensor]:
+        """Rows and state of slots int64 by name, copied to the CPU."""
+        return {name: self._read(name, at) for name in (ROWS, *self.states)}
+
     def _read(self, name: str, at: Tensor) -> Tensor:
         column = self._column(name)
         like = self.cache.columns[column].hot
         parts = at.split(rows_of_part(like[:1].nbytes))
+        _wait(self._admitted, self.device)
         return torch.cat([tiers.read(self.cache, column, part.to(self.device)).cpu() for part in parts])
 
     def _write(self, name: str, at: Tensor, given: Tensor | float) -> None:
         column = self._column(name)
         like, size = self.cache.columns[column].hot, rows_of_part(self.cache.columns[column].hot[:1].nbytes)
+        _wait(self._admitted, self.device)
         for first in range(0, len(at), size):
             part = at[first : first + size].to(self.device)
             new = given[first : first + size] if isinstance(given, Tensor) else like.new_tensor(given)
             tiers.write(self.cache, column, part, new.to(like).expand(len(part), *like.shape[1:]))
+        self._touched = _moment(self.device)
 
     def overwrite(self, first: int, rows: Tensor) -> None:
         """Give rows, from the first on, other values; their state stays."""
+        self.settle()
         self._write(ROWS, torch.arange(first, first + len(rows)), rows)
 
     def lookup(self, ids: Tensor) -> Tensor:
-        return tiers.read(self.cache, 0, self._at(resolve(self.table, ids.to(self.device))))
+        rows = self._at(resolve(self.table, ids.to(self.device)))
+        _wait(self._admitted, self.device)
+        found = tiers.read(self.cache, 0, rows)
+        self._touched = _moment(self.device)
+        return found
 
     def snapshot(self) -> Snapshot:
-        every = torch.arange(len(self))
-        state = {name: self._read(name, every) for name in self.states}
-        return Snapshot(RowData(self.ids(), self._read(ROWS, every), state), self._clock, self.rule)
+        found = self.columns(torch.arange(len(self)))
+        return Snapshot(RowData(self.ids(), found.pop(ROWS), found), self._clock, self.rule)
 
-    def capture(self) -> Capture:
-        return CopiedCapture(self.snapshot())
+    def _make_capture(self) -> Settles:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # rows that are on their way have come
+        return TieredCapture(self)
 
     def clear(self) -> None:
+        self.settle()
         every = torch.arange(len(self))
         self._initialise()
         for column in self.rule.state if self.rule else ():
@@ -177,7 +197,7 @@ class TieredStore(DeviceStore):
             made = torch.empty(len(part), self.dim, device=self.device)
             first, stride, column = self.part
             draw_initial(self.table.init, made, self.key, None, Part(first + int(part[0]) * stride, stride, column))
-            tiers.write(self.cache, 0, part.to(self.device), made)
+            self._write(ROWS, part, made)
 
     # -- figures ------------------------------------------------------------------------------------------
 
@@ -202,6 +222,15 @@ class TieredStore(DeviceStore):
 
     def __deepcopy__(self, memo: dict) -> TieredStore:
         return _remade(self.table, self.seed, self.device, self.cache.slots, self.share, self.snapshot())
+
+
+def _moment(device: torch.device) -> Any:
+    return None if device.type == "cpu" else torch.cuda.current_stream(device).record_event()
+
+
+def _wait(moment: Any, device: torch.device) -> None:
+    if moment is not None:
+        torch.cuda.current_stream(device).wait_event(moment)
 
 
 def _remade(

@@ -72,9 +72,26 @@ def test_copies_snapshots_and_captures_have_rows_state_and_clock():
     for again in (tiered, copy.deepcopy(tiered), pickle.loads(pickle.dumps(tiered))):
         same(again, cpu)
         assert (again.clock, again.rule, len(again)) == (1, RULE, 20)
+
+
+@pytest.mark.parametrize("change", ["nothing", "moves", "clears"])
+def test_a_capture_has_the_rows_of_its_moment_whatever_comes_then(change):
+    cpu, tiered = made()
+    for store in (cpu, tiered):
+        store.load(torch.tensor([19]), torch.ones(1, 6), {"sum": torch.ones(1, 6)})
     with tiered.capture() as held:
-        tiered.clear()
-        assert torch.equal(torch.cat([part.rows for part in held.chunks(7)]), cpu.weight)
+        chunks = held.chunks(7)
+        found = [next(chunks)]
+        assert held.host_bytes == 13 * 48
+        if change == "moves":
+            tiered.admit(torch.tensor([19, 18, 0], device=DEVICE))
+        elif change == "clears":
+            tiered.clear()
+        assert (held.host_bytes > 0) == (change == "nothing")
+        found += chunks
+    assert torch.equal(torch.cat([part.rows for part in found]), cpu.weight)
+    assert torch.equal(torch.cat([part.state["sum"] for part in found]), cpu.state("sum"))
+    assert torch.equal(torch.cat([part.ids for part in found]), torch.arange(20))
 
 
 def test_figures_tell_what_moved_and_what_is_held():
