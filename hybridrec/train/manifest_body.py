@@ -11,7 +11,7 @@ from hybridrec import _native
 
 NAME = "manifest.json"
 FORMAT = "hybridrec-checkpoint"
-VERSION = 2  # 1 had one file for each table
+VERSION = 3  # 2 had no shares of servers, 1 one file for each table
 
 
 class CheckpointError(ValueError):
