@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,8 @@ def top(
         if as_json:
             typer.echo(json.dumps({"servers": _look(found)}))
         else:
-            _watch(found, interval)
+            with suppress(KeyboardInterrupt):
+                _watch(found, interval)
 
 
 def _look(servers: Servers) -> list[dict[str, Any]]:

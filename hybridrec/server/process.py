@@ -87,7 +87,10 @@ def read_token(path: Path | None) -> str | None:
     """The token that a file holds, without the end of the line."""
     if path is None:
         return None
-    token = path.read_text().strip()
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"the token cannot be read from {path}: {error.strerror}; name a file that holds it") from None
     if not token:
         raise ValueError(f"{path} holds no token; write a long random text into it")
     return token
@@ -103,7 +106,13 @@ def client_tls(authority: Path | None) -> ssl.SSLContext:
 def shard_of(options: ServerOptions) -> Shard:
     """The shard that a server serves."""
     if options.read_only is None:
-        return Shard(options.number, options.of, options.path, memory_limit=options.memory_limit)
+        try:
+            return Shard(options.number, options.of, options.path, memory_limit=options.memory_limit)
+        except OSError as error:
+            raise ValueError(
+                f"rows cannot be kept in {options.path}: {error.strerror or error}; give a folder that you may write "
+                "to as --path (servers.path of a run.toml)"
+            ) from None
     from hybridrec.server.saved_rows import saved_tables
 
     return Shard(options.number, options.of, saved=saved_tables(options.read_only, options.number, options.of))

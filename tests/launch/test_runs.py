@@ -89,7 +89,7 @@ def killed(values: dict, private: Path, kills: int) -> int:
     """The exit code of a run, in which so many processes of all roles are killed after the first checkpoint."""
     made, out, dice = LaunchConfig.of(values), Path(values["out"]), random.Random(5)
     private.mkdir(mode=0o700)
-    roles = RunRoles(made, out, private)
+    roles = RunRoles(made, out, private, "the same command")
     last = lambda: None if (found := newest(out)) is None else str(found)  # noqa: E731
     supervisor = Supervisor(roles, Limits(1000, 1000), Output(9), last)
 
@@ -140,7 +140,7 @@ def test_ctrl_c_saves_and_the_same_command_with_resume_goes_on(clicks: Path, tmp
             if "train  step" in line:
                 run.send_signal(signal.SIGINT)
     assert run.returncode == 130
-    assert any("is saved; go on with" in line for line in told)
+    assert any(f"is saved; go on with hybridrec launch {tmp_path / 'run.toml'} --resume" in line for line in told)
     assert newest(tmp_path / "run") is not None
     again = subprocess.run(
         [*command, "--resume", "--json"], cwd=ROOT, env=PYTHON, check=True, capture_output=True, text=True

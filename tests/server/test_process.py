@@ -123,3 +123,32 @@ def test_options_that_cannot_be_are_refused(tmp_path):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="holds no token"):
         read_token(tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"the token cannot be read from .*none: No such file or directory; name a"):
+        read_token(tmp_path / "none")
+
+
+def test_what_keeps_a_server_from_starting_is_told_with_the_remedy(tmp_path):
+    with ServerProcess() as server:
+        taken = rf"a server cannot listen at {server.address}: another process listens there; give another --port"
+        with pytest.raises(RuntimeError, match=taken):
+            ServerProcess(port=server.port)
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError, match=r"rows cannot be kept in .*file: Not a directory; give a folder that you"):
+        ServerProcess("--path", str(tmp_path / "file"))
+    with pytest.raises(RuntimeError, match=r"no checkpoint; give a folder such as"):
+        ServerProcess("--read-only", str(tmp_path))
+
+
+def test_a_client_without_a_token_is_told_where_to_give_it(guarded):
+    server, cert = guarded
+    with pytest.raises(PermissionError, match="name the file that holds it: top --token-file, train --server-token"):
+        Servers.connect([server.address], tls=client_tls(cert))
+
+
+def test_a_server_that_is_not_there_is_to_be_started():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(
+        ServerLost, match=r"\(Connection refused\); start it: hybridrec server --number 0 --of 1, or mend"
+    ):
+        Servers.connect([address], deadline=0.3)
