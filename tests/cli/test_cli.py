@@ -74,6 +74,7 @@ FLAGS = {
         "--pin",
         "--sample",
         "--save",
+        "--servers",
         "--wire",
         "-f",
         "-h",
