@@ -186,6 +186,8 @@ def _on_servers(found: Prediction, servers: int | None) -> list[str]:
 
 
 def _figures_of(found: Prediction, cluster: Cluster, margin: float) -> list[str]:
+    if not found.step:
+        return ["devices     hold no rows"]
     device, phase = found.bottleneck
     least, most = human_bytes(min(found.memory)), human_bytes(max(found.memory))
     lines = [f"memory      {least} to {most} a device, of {human_bytes(cluster.memory)} with {margin:.0%} to stay free"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hybridrec.server.errors import ServerLost
 from hybridrec.server.process import ServerOptions, client_tls, read_token
 from hybridrec.server.protocol import Kind
 from tests.server.counting import attached, look, push
-from tests.server.processes import ServerProcess, certificate
+from tests.server.processes import PYTHON, ServerProcess, certificate
 
 TOKEN = "a-long-and-random-text"
 
@@ -43,6 +45,28 @@ def test_a_server_imports_no_torch_and_stops_cleanly():
             assert look(session, 0, [1]) == [0]
             push(session, 0, [1]).result()
         assert server.end() == 0
+
+
+HELD = """
+import os, signal
+from hybridrec.server.process import Listener, ServerOptions, run
+begin = Listener.__init__
+def begin_with_a_signal_to_come(self, *args, **options):
+    begin(self, *args, **options)
+    def wait(seconds):
+        with self.stopping._cond:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False
+    self.stopping.wait = wait
+Listener.__init__ = begin_with_a_signal_to_come
+run(ServerOptions())
+"""
+
+
+def test_a_signal_stops_a_server_at_any_moment():
+    """Once, not while it looked whether it was to stop: the lock of that was held."""
+    ended = subprocess.run([sys.executable, "-c", HELD], env=PYTHON, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stderr) == (0, "stopped\n")
 
 
 def test_a_server_can_be_told_to_stop():
