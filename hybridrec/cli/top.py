@@ -74,7 +74,8 @@ def _table(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> Table:
     from hybridrec.server.watch import COLUMNS, lines
 
     session = max(each["session"] for each in now)
-    table = Table(title=f"session {session}" if session >= 0 else "no trainers yet")
+    title = f"session {session}" if session >= 0 else "no trainers yet"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
     for name in COLUMNS:
         table.add_column(name, justify="right")
     for line in lines(before, now):
