@@ -236,6 +236,15 @@ class Store(ABC):
         """The same to be read later, without a copy where the store can do without."""
         return CopiedCapture(self.snapshot())
 
+    @property
+    def saved(self) -> Share:
+        """What it puts into a checkpoint and takes from one: all that it holds, unless stores of other ranks help."""
+        return self.share
+
+    def capture_saved(self) -> Capture:
+        """A capture of just that."""
+        return self.capture()
+
     def restore(self, held: Snapshot | Capture) -> None:
         """Hold what another store held, and nothing else; state that is not there begins at its fill."""
         if isinstance(held, Snapshot):  # what does not fit is refused before anything changes
