@@ -122,6 +122,7 @@ class Store(ABC):
 
     here = True  # whether rows are in memory of this machine
     sketches = 1  # places that count for themselves whom they let in
+    one_piece = True  # of fixed tables: whether all rows lie side by side, as `weight`
 
     def __init__(self, table: Table, seed: int, share: Share = WHOLE) -> None:
         self.table = table
@@ -234,6 +235,15 @@ class Store(ABC):
     def capture(self) -> Capture:
         """The same to be read later, without a copy where the store can do without."""
         return CopiedCapture(self.snapshot())
+
+    @property
+    def saved(self) -> Share:
+        """What it puts into a checkpoint and takes from one: all that it holds, unless stores of other ranks help."""
+        return self.share
+
+    def capture_saved(self) -> Capture:
+        """A capture of just that."""
+        return self.capture()
 
     def restore(self, held: Snapshot | Capture) -> None:
         """Hold what another store held, and nothing else; state that is not there begins at its fill."""

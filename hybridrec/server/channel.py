@@ -88,7 +88,7 @@ class Channel(Link):
         try:
             send_message(stream, request)
         except GONE as error:
-            self._trouble = str(error)
+            self._trouble = _told(error)
             stream.close()
 
     def again(self, requests: list[Message]) -> None:
@@ -103,7 +103,9 @@ class Channel(Link):
             if self._fault is not None:
                 raise self._fault
             if self._life is None:
-                raise self._lost("the connection", f"was not made within {self._deadline:g} s ({self._trouble})")
+                reason = f"was not made within {self._deadline:g} s ({self._trouble})"
+                remedy = f"start it: hybridrec server --number {self.number} --of {self._count}, or mend the address"
+                raise ServerLost(self.number, self.address, "the connection", reason, remedy=remedy)
 
     def close(self) -> None:
         with self._changing:
@@ -132,7 +134,7 @@ class Channel(Link):
             except HOPELESS as error:
                 self._give_up(error)
             except GONE as error:
-                self._trouble = str(error) or type(error).__name__
+                self._trouble = _told(error)
             except Exception as error:  # of this side
                 self._give_up(error)
             self._disconnected(stream)
@@ -261,6 +263,11 @@ class Channel(Link):
 
     def _lost(self, what: str, reason: str) -> ServerLost:
         return ServerLost(self.number, self.address, what, reason, self.checkpoint)
+
+
+def _told(error: Exception) -> str:
+    """What went wrong, without numbers of the operating system."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def split_address(address: str) -> tuple[str, int]:

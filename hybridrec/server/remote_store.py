@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.policies import LFU
+from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
@@ -25,7 +26,7 @@ from hybridrec.server.row_messages import packed
 if TYPE_CHECKING:
     from hybridrec.server.served_group import ServedGroup
 
-_COPY = replace(WHOLE, saves=False)  # what trainers beside the first have: it saves for all
+_COPY = replace(WHOLE, saves=False)  # what trainers beside the first have: rows count once
 CHUNK = 65536  # rows of a message
 MISSING = 0xFFFFFFFF
 
@@ -33,8 +34,9 @@ MISSING = 0xFFFFFFFF
 class RemoteStore(Store):
     """A dynamic table whose rows are dealt out to all servers of a session, where it is declared already.
 
-    What changes rows here is done once for all trainers, so each of them must call it alike; `load_alone` and `refill`
-    are for one trainer. In a `group`, training goes by steps: see `ServedGroup`.
+    What changes rows here is done once for all trainers, so each of them must call it alike; `load_alone` is for one
+    trainer. For checkpoints, servers are dealt out to trainers. In a `group`, training goes by steps: see
+    `ServedGroup`.
     """
 
     here = False
@@ -86,9 +88,12 @@ class RemoteStore(Store):
         except ValueError as error:
             raise ValueError(str(error).split(": ", 1)[1]) from None
 
-    def _ask_owners(self, ids: Tensor, ask: Callable[[int, np.ndarray], Future[Message]]) -> list[tuple[Any, Message]]:
-        """Ask each server about its ids, if it has any; positions and answers."""
-        places = [(server, at) for server, at in enumerate(by_server(ids.numpy(), self.servers)) if len(at)]
+    def _ask_owners(
+        self, ids: Tensor, ask: Callable[[int, np.ndarray], Future[Message]], among: range | None = None
+    ) -> list[tuple[Any, Message]]:
+        """Ask each server, or those `among` them, about its ids, if it has any; positions and answers."""
+        dealt = enumerate(by_server(ids.numpy(), self.servers))
+        places = [(server, at) for server, at in dealt if len(at) and (among is None or server in among)]
         answers = self._all([ask(server, at) for server, at in places])
         return [(torch.from_numpy(at), answer) for (_, at), answer in zip(places, answers, strict=True)]
 
@@ -259,7 +264,25 @@ class RemoteStore(Store):
 
     def capture(self) -> Capture:
         self.settle()
-        return RemoteCapture(self)
+        return RemoteCapture(self, range(self.servers))
+
+    @property
+    def saved(self) -> Share:
+        """The rows of every so-manieth server, so that all trainers save and load at the same time."""
+        session = self.session
+        count = min(session.trainers, self.servers)
+        if session.trainer >= count:
+            return Share(empty=True, saves=False)
+        return WHOLE if count == 1 else Share(session.trainer, count, servers=self.servers)
+
+    @property
+    def mine(self) -> range:
+        """The servers of that share."""
+        return range(0) if self.saved.empty else range(self.saved.index, self.servers, self.saved.count)
+
+    def capture_saved(self) -> Capture:
+        self.settle()
+        return RemoteCapture(self, self.mine)
 
     def snapshot(self) -> Snapshot:
         with self.capture() as now:
@@ -272,28 +295,14 @@ class RemoteStore(Store):
             return Snapshot(data, now.clock, now.rule, now.sketch)
 
     def refill(self, held: Capture) -> None:
-        """The first trainer does it for all; those of a group wait for it."""
-        if held.rule != self.rule:
-            self.detach() if held.rule is None else self.attach(held.rule)
+        """Each trainer gives its own servers what of the capture belongs there, and waits for nobody."""
         self.settle()
-        if self.session.trainer == 0:
-            self._refill(held)
-        if self.group is not None:
-            self.group.ranks.barrier()
-
-    def empty(self) -> None:
-        """Hold nothing, as at the very beginning: no rows, no optimizer state, the clock at 0. All trainers call it."""
-        self.settle()
-        self._change_all(Kind.REFILL, {"rule": None, "clock": 0, "most": 0, "sketch": False})
-        self._change_all(Kind.FILLED)
-        self.rule = None
-
-    def _refill(self, held: Capture) -> None:
+        self.rule = held.rule
         rule = None if held.rule is None else rule_to_json(held.rule)
         counts = None if held.sketch is None else held.sketch.numpy().reshape(self.servers, -1)
         about = {"rule": rule, "clock": held.clock, "most": min(held.most, self.capacity), "sketch": counts is not None}
         each = [[] if counts is None else [counts[n]] for n in range(self.servers)]
-        self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in range(self.servers)])
+        self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in self.mine])
         sent = [0] * self.servers
         for part in held.chunks(CHUNK):
             self.check(*part)
@@ -305,8 +314,15 @@ class RemoteStore(Store):
                 sent[server] += 1
                 return self._change(server, Kind.APPEND, {**fields, "part": sent[server] - 1}, buffers, together=False)
 
-            self._ask_owners(part.ids, append)
-        self._all([self._change(n, Kind.FILLED, {}, together=False) for n in range(self.servers)])
+            self._ask_owners(part.ids, append, self.mine)
+        self._all([self._change(n, Kind.FILLED, {}, together=False) for n in self.mine])
+
+    def empty(self) -> None:
+        """Hold nothing, as at the very beginning: no rows, no optimizer state, the clock at 0. All trainers call it."""
+        self.settle()
+        self._change_all(Kind.REFILL, {"rule": None, "clock": 0, "most": 0, "sketch": False})
+        self._change_all(Kind.FILLED)
+        self.rule = None
 
     # -- figures ------------------------------------------------------------------------------------------
 

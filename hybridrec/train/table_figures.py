@@ -95,12 +95,13 @@ class TableFigures:
         """Numbers that can be added up over ranks."""
         share = store.share
         mine = len(store) if share.saves and share.column == 0 else 0  # other columns are of the same rows
-        made: dict[str, list[float]] = {"rows": [mine], "bytes": [store.memory().get("allocated", 0)]}
+        told = store.here or share.saves  # of rows on servers, one rank tells for all
+        made: dict[str, list[float]] = {"rows": [mine], "bytes": [store.memory().get("allocated", 0) * told]}
         if store.table.dynamic:
             before, self._seen[name] = self._seen[name], self._looked_up(store)
             hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
             made["hit_rate"] = [hits, hits + misses]
-            made["evicted"] = [store.counters().get("evicted", 0)]
+            made["evicted"] = [store.counters().get("evicted", 0) * told]
         if norms:
             columns = store.dim < store.table.dim  # a part of them
             made["norm"] = [0.0, 0.0] if columns else [_norm(store) * mine, mine]
