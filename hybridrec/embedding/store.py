@@ -130,6 +130,7 @@ class Store(ABC):
 
     here = True  # whether rows are in memory of this machine
     sketches = 1  # places that count for themselves whom they let in
+    one_piece = True  # of fixed tables: whether all rows lie side by side, as `weight`
 
     def __init__(self, table: Table, seed: int, share: Share = WHOLE) -> None:
         self.table = table
