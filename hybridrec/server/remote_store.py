@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hybridrec.embedding.policies import LFU
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store, StoreFigures
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.server.client import Session
@@ -332,6 +332,17 @@ class RemoteStore(Store):
     def memory(self) -> dict[str, float]:
         """Of all servers together."""
         return _added([answer.fields["memory"] for answer in self._told(Kind.TABLE)])
+
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """Those of all servers together, with one message to each."""
+        asked = [self.session.servers.ask(n, Kind.TABLE, {"table": self.table.name}) for n in range(self.servers)]
+
+        def figures() -> StoreFigures:
+            told = [answer.result().fields for answer in asked]
+            memory, counters = (_added([each[key] for each in told]) for key in ("memory", "counters"))
+            return StoreFigures(sum(each["rows"] for each in told), memory.get("allocated", 0), counters)
+
+        return figures
 
     # -- copies -------------------------------------------------------------------------------------------
 
