@@ -88,4 +88,4 @@ def main(group: str, folder: str, rows: int, steps: int) -> None:
 
 if __name__ == "__main__":
     assert "torch" not in sys.modules, "native code alone needs no torch"
-    main(*sys.argv[1:3], *map(int, sys.argv[3:]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -37,9 +37,11 @@ def train(
     store = homes_of(unwrapped(model))["emb.user"]
     optimizers = {"dense": torch.optim.SGD(model.parameters(), lr=0.1), "rows": hr.optim.Adagrad(model, lr=0.1)}
     contents = Contents(model, optimizers, {"step": 0})
-    there = sorted(store.ids().tolist())
+    there = store.export().ids.tolist()
     if resume:
-        load(Checkpoints(folder).latest(), contents)
+        latest = Checkpoints(folder).latest()
+        assert latest is not None
+        load(latest, contents)
     with Checkpoints(folder) as checkpoints:
         for step in range(contents.state["step"] + 1, steps + 1):
             draw = torch.Generator().manual_seed(100 * step + team.rank)
@@ -53,5 +55,5 @@ def train(
             contents.state["step"] = step
             if step == save:
                 checkpoints.save(contents, step, wait=True)
-    data = store.export()
-    return {"there": there, "ids": data.ids, "rows": data.rows, "sums": data.state["sum"], "top": model.top.weight.data}
+    data, top = store.export(), unwrapped(model).top.state_dict()["weight"]
+    return {"there": there, "ids": data.ids, "rows": data.rows, "sums": data.state["sum"], "top": top}
