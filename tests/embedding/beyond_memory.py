@@ -63,6 +63,17 @@ class Large:
         return found
 
 
+def huge_pages(name: str) -> bool:
+    """Whether any part of this file is mapped to be read in huge pages."""
+    mine = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.partition(" ")[0]:  # addresses: a mapping begins
+            mine = line.endswith(name)
+        elif mine and line.startswith("VmFlags:") and " hg" in line:
+            return True
+    return False
+
+
 def gradient(ids: np.ndarray) -> np.ndarray:
     return (ids % 7 + 1).astype(np.float32)
 
@@ -81,6 +92,7 @@ def main(group: str, folder: str, rows: int, steps: int) -> None:
         "file_bytes": sum(path.stat().st_size for path in Path(folder).iterdir()),
         "rows_filled_per_s": rows / (filled - start),
         "rows_updated_per_s": steps * PART / (done - filled),
+        "huge_pages": huge_pages("table.rows"),
         "reads_from_disk": resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
     }
     print(json.dumps(answer))

@@ -26,4 +26,5 @@ def test_a_table_of_three_times_the_memory_of_its_process_keeps_every_update(tmp
     answer = json.loads(done.stdout)
     assert answer["file_bytes"] > 3 * MEMORY
     assert answer["reads_from_disk"] > 0, "the limit did not hold"
+    assert not answer["huge_pages"], "it takes the memory of the machine for its own"
     assert answer["wrong"] == 0
