@@ -483,10 +483,15 @@ void DiskHome::undo_bytes() {
 void DiskHome::undo_rows() {
   auto entries = log_->all();
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if ((*entry)->kind != Entry::kRows) continue;
     const uint8_t* from = (*entry)->data();
-    for (uint64_t i = 0; i < (*entry)->where; ++i) from = read_image(from);
+    if ((*entry)->kind == Entry::kScores) put_scores(**entry);
+    if ((*entry)->kind == Entry::kRows)
+      for (uint64_t i = 0; i < (*entry)->where; ++i) from = read_image(from);
   }
+}
+
+void DiskHome::put_scores(const Entry& entry) const {
+  std::memcpy(table_->records().at(static_cast<uint32_t>(entry.where)) + 8, entry.data(), 8);
 }
 
 // -- tags -----------------------------------------------------------------------------------------------------
@@ -585,17 +590,20 @@ void DiskHome::keep_for_cuts(const uint8_t* images, const uint32_t* slots, const
   }
 }
 
-// A lookup is no change, but a row's scores are among what a cut goes back to. Whoever is told of a record that another
+// A lookup is no change, but a row's scores are among what a cut goes back to; and a lookup within a change is undone with
+// its counts. Whoever is told of a record that another
 // thread has begun to touch has come later, so that the first entry has the scores of the cut.
 void DiskHome::keep_scores(uint32_t slot, uint8_t* record) {
   std::lock_guard lock(scores_);
-  for (const auto& cut : cuts_) {
-    const uint32_t scores[2] = {get(touched_in(record)), get(count_in(record))};
-    if (slot >= cut->given() || scores[0] == kFree || scores[0] > cut->clock()) continue;
-    Entry* entry = cut->entries().add(Entry::kScores, slot, sizeof scores);
+  const uint32_t scores[2] = {get(touched_in(record)), get(count_in(record))};
+  const auto add = [&](Entries& to) {
+    Entry* entry = to.add(Entry::kScores, slot, sizeof scores);
     std::memcpy(entry->data(), scores, sizeof scores);
     Entries::finish(entry);
-  }
+  };
+  if (counting()) add(*log_);
+  for (const auto& cut : cuts_)
+    if (slot < cut->given() && scores[0] != kFree && scores[0] <= cut->clock()) add(cut->entries());
 }
 
 void DiskHome::roll_back(const std::string& name) {
@@ -631,7 +639,7 @@ void DiskHome::roll_back(const std::string& name) {
   table_->unindex_rows(gone);
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     const uint8_t* from = (*entry)->data();
-    if ((*entry)->kind == Entry::kScores) std::memcpy(records.at(static_cast<uint32_t>((*entry)->where)) + 8, from, 8);
+    if ((*entry)->kind == Entry::kScores) put_scores(**entry);
     else
       for (uint64_t i = 0; i < (*entry)->where; ++i) from = read_image(from);
   }

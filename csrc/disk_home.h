@@ -50,7 +50,7 @@ class DiskHome final : public Home {
   void whole() override;
   void keep_rows(const uint32_t* slots, int64_t n) override;
   void keep(const void* bytes, size_t n) override;
-  bool wants_scores() const override { return !cuts_.empty(); }
+  bool wants_scores() const override { return !cuts_.empty() || counting(); }
   void keep_scores(uint32_t slot, uint8_t* record) override;
 
   // The rule that the state belongs to, in words of the caller: given before it is attached.
@@ -80,6 +80,7 @@ class DiskHome final : public Home {
   void open_cuts();
   void undo_bytes();
   void undo_rows();
+  void put_scores(const Entry& entry) const;
   uint8_t* address(uint64_t where) const;
   uint64_t where(const void* bytes) const;
   struct Parts;
@@ -87,6 +88,7 @@ class DiskHome final : public Home {
   void keep_for_cuts(const uint8_t* images, const uint32_t* slots, const uint64_t* stamps, int64_t n);
   void write_tag(const Tag& tag);
   void end_change();
+  bool counting() const { return depth_ > 0 && table_->counted(); }  // counts are among what a change undoes
   void seal() { live().checksum = live().sum(); }
   int64_t image_bytes() const;
   std::vector<int64_t> widths() const { return {live().widths, live().widths + live().states}; }

@@ -21,7 +21,16 @@ from hybridrec.server.rows import Rows
 from hybridrec.server.table_requests import TableRequests
 
 LOOK_AT_MEMORY = 64  # lookups between looks
-READING = {Kind.HELLO, Kind.PING, Kind.STATS, Kind.FIND, Kind.ROWS, Kind.IDS, Kind.TABLE}  # what changes nothing
+READING = {
+    Kind.HELLO,
+    Kind.PING,
+    Kind.STATS,
+    Kind.FIND,
+    Kind.ROWS,
+    Kind.IDS,
+    Kind.LIVE,
+    Kind.TABLE,
+}  # what changes nothing
 
 
 class Shard:
