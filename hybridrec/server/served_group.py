@@ -24,8 +24,7 @@ from hybridrec.server.flights_ahead import FlightsAhead
 from hybridrec.server.remote_store import RemoteStore
 from hybridrec.server.row_group import NUMBERS
 from hybridrec.server.served_lookup import ServedFlight, ServedGradients, ServedLookup
-
-Part = tuple[np.ndarray, np.ndarray]  # ids, and their gradients
+from hybridrec.server.summed_norm import Part, added_up, squares
 
 
 class ServedGroup(GradientQueue[RemoteStore]):
@@ -109,19 +108,29 @@ class ServedGroup(GradientQueue[RemoteStore]):
         return not self._any(bad)
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
-        """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
+        """The L2 norm of the row gradients of these tables together, summed over trainers, each times its grad_scale.
+
+        All trainers ask for it. Where each push is an update of its own, it is that of the sum all the same: that of
+        the step without servers.
+        """
+        wanted = list(names)
+        found = squares([self._whole(name) for name in wanted], self.exchange)
+        scales = [steps[name].grad_scale if steps else 1.0 for name in wanted]
+        total = sum(scale**2 * each for scale, each in zip(scales, found, strict=True))
         if self.ranks.world > 1:
-            raise ValueError(
-                f"tables {', '.join(names)} are on servers, which add up the gradients of {self.ranks.world} trainers: "
-                "no trainer knows the norm of their sum, so gradients cannot be clipped by it; leave out clip_norm, or "
-                "bound each row with clip_row_norm"
-            )
-        total = 0.0
-        for name in names:
-            scale = steps[name].grad_scale if steps else 1.0
-            for parts in self._summed(name, self._calls({name})):
-                total += scale**2 * sum(float(np.square(part, dtype=np.float64).sum()) for _, part in parts)
+            total = float(self.ranks.sum(torch.tensor([total], dtype=torch.float64)))
         return math.sqrt(total) if math.isfinite(total) else math.inf
+
+    def _whole(self, name: str) -> Part:
+        """The queued gradients of a table, for all servers; not those of ids that were not let in."""
+        store = self.stores[name]
+        none = np.empty(0, np.int64), np.empty((0, store.dim), np.float32)
+        parts = [none, *(part for each in self._summed(name, self._calls({name})) for part in each)]
+        ids, gradients = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if not store.refuses:
+            return ids, gradients
+        live = store.live(torch.from_numpy(ids)).numpy()
+        return ids[live], gradients[live]
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         """Raise if a step that says so would have to leave out rows; changes nothing."""
@@ -192,7 +201,7 @@ class ServedGroup(GradientQueue[RemoteStore]):
         found = [[part for work in works if len((part := work.of(name, server))[0])] for server in servers]
         if len(works) < 2 and name not in self._counting:
             return found
-        return [[_added_up(parts)] if parts else [] for parts in found]
+        return [[added_up(parts)] if parts else [] for parts in found]
 
     def _gradients(self, server: int) -> Gradients:
         """What was given, for a server."""
@@ -215,11 +224,3 @@ class ServedGroup(GradientQueue[RemoteStore]):
 def in_order(stores: Mapping[str, RemoteStore]) -> list[str]:
     """The tables as servers know them: by their width, as messages have them."""
     return sorted(stores, key=lambda name: stores[name].table.dim)
-
-
-def _added_up(parts: Sequence[Part]) -> Part:
-    """Each id once, with the sum of its gradients in the order in which they came."""
-    ids, gradients = np.concatenate([ids for ids, _ in parts]), np.concatenate([each for _, each in parts])
-    unique, inverse = torch.from_numpy(ids).unique(return_inverse=True)
-    sums = torch.zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, torch.from_numpy(gradients))
-    return unique.numpy(), sums.numpy()
