@@ -101,6 +101,12 @@ class Group:
         clock = self.rows.clocks[self.terms.tables.index(table)]
         self.base[table] = clock - (min(self.steps.pushed) + 1)
 
+    def cut(self, table: str) -> int | None:
+        """The clock of a table after the steps that all have pushed, where lookups have moved it; else None."""
+        pushed, now = min(self.steps.pushed), self.rows.clocks[self.terms.tables.index(table)]
+        clock, looked = self.base[table] + pushed + 1, max(step for step, _ in self.steps.looked)
+        return clock if self.terms.staleness and (now != clock or looked > pushed) else None
+
     # -- lookups ------------------------------------------------------------------------------------------
 
     def lookup(self, request: Message, done: Done, owner: object) -> None:

@@ -28,6 +28,12 @@ class RowArrays(NamedTuple):
     touched: np.ndarray | None = None  # int64 [n]
     counts: np.ndarray | None = None  # int64 [n]
 
+    def at(self, places: np.ndarray) -> RowArrays:
+        """Some of them, by position or by a mask."""
+        state = {name: values[places] for name, values in self.state.items()}
+        scores = [None if part is None else part[places] for part in (self.touched, self.counts)]
+        return RowArrays(self.ids[places], self.rows[places], state, *scores)
+
 
 class Rows:
     """The rows of one table that one server has.
@@ -170,6 +176,14 @@ class Rows:
             state[column.name] = values[:, 0] if column.per_row else values
         touched, counts = self._scores(slots)
         return RowArrays(ids, self._narrow(vectors), state, touched, counts if self.declaration.counted else None)
+
+    def newborn(self, data: RowArrays, rule: Rule | None) -> np.ndarray:
+        """Which of these rows, with the state of a rule, are as they were before any update, bool [n]."""
+        whole = np.dtype(f"<u{self.bits.itemsize}")  # so that equal bits are equal
+        same = (data.rows.view(whole) == self.declaration.initial(data.ids).view(whole)).all(axis=1)
+        for column in rule.state if rule else ():
+            same &= (data.state[column.name].reshape(len(same), -1) == np.float32(column.fill)).all(axis=1)
+        return same
 
     def _initial(self, ids: np.ndarray) -> RowArrays:
         """The rows of a fixed table before any update."""

@@ -247,6 +247,11 @@ class Shard:
                 group.rebase(table)
         self._keep()
 
+    def cut(self, table: str) -> int | None:
+        """The clock of a table after the steps that all have pushed, where lookups have moved it; else None."""
+        found = (group.cut(table) for group in self.groups.values() if table in group.terms.tables)
+        return next(found, None)
+
     def mark(self, table: str) -> None:
         """A table begins to be trained: on disk it says how far its group is."""
         for group in self.groups.values():

@@ -125,7 +125,8 @@ class TableRequests:
         return request.answer({**about, **figures, "declaration": rows.declaration.to_json()})
 
     def _capture(self, request: Message) -> Message:
-        number, made = self._captures.open(self._shard.table(request.take(table=str)["table"]))
+        rows = self._shard.table(request.take(table=str)["table"])
+        number, made = self._captures.open(rows, self._shard.cut(rows.name))
         about = {"capture": number, "clock": made.clock, "most": made.most}
         rule = made.rule.to_json() if made.rule else None
         sketch = [] if made.sketch is None else [made.sketch]

@@ -113,6 +113,21 @@ def test_an_older_trainer_is_fenced_off(tmp_path):
         first.fit(dataset(200, 50), steps=6, resume="auto")
 
 
+def test_a_checkpoint_has_no_rows_of_lookups_that_were_ahead_of_it(tmp_path):
+    ds = dataset(80, 4)  # twenty steps
+    fit_all = trainer_of(ds, out=tmp_path, options=SAVING, servers=direct(2), staleness=4)
+    fit_all.fit(ds, steps=15)
+    seen = [batch.ids["user"].values for _, batch in zip(range(15), ds, strict=False)]
+    saved = {read_manifest(folder).step: folder for folder in (tmp_path / "checkpoints").glob("step-*")}
+    assert {10, 15} <= saved.keys()
+    for step, folder in saved.items():
+        table = read_manifest(folder).tables["embeddings.user"]
+        found = hr.train.checkpoint.open_table(folder / table.parts[0].file)
+        assert sorted(found["id"].to_pylist()) == torch.cat(seen[:step]).unique().tolist()
+        assert table.clock == step
+        assert max(found["touched"].to_pylist()) == step - 1
+
+
 def test_records_report_and_plan_tell_of_servers(tmp_path):
     run = fit(tmp_path, direct(2), staleness=3)
     told = [record["servers"] for record in run.history.train]
