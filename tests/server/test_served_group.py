@@ -95,6 +95,12 @@ def test_rows_that_a_model_has_of_its_own_go_to_servers():
     assert sum(len(shard.tables["shop"]) for shard in shards_of(served.served.servers)) == 2  # the rest can be drawn
 
 
+def test_an_id_outside_of_a_fixed_table_is_an_error_that_names_its_feature():
+    model = hr.shard(hr.EmbeddingCollection([hr.Table("day", dim=2, rows=7, where="server")]), servers=direct(2))
+    with pytest.raises(ValueError, match=r"id 9 at position 1 of feature 'day' is outside table 'day', 0 … 6; give"):
+        model(hr.IdBlock.from_lists({"day": [3, 9]}))
+
+
 def test_a_collection_for_servers_takes_no_memory_before_it_is_placed():
     tables = [hr.Table("word", dim=4096, rows=2**32 - 2, out_of_range="hash", where="server")]  # 64 TiB
     emb = hr.shard(hr.EmbeddingCollection(tables), servers=direct(2))

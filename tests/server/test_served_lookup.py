@@ -114,8 +114,9 @@ def test_vectors_may_travel_in_halves(servers: Started) -> None:
     compare(case, found, train_alone(case), close=0.05)
 
 
-def test_with_staleness_trainers_go_on_and_all_layers_stay_equal(servers: Started) -> None:
-    found = pool(2).run(TRAIN, case=served(2, servers[2], staleness=3, ahead=True).to_json())
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_with_staleness_trainers_go_on_and_all_layers_stay_equal(clip: float | None, servers: Started) -> None:
+    found = pool(2).run(TRAIN, case=served(2, servers[2], staleness=3, ahead=True, clip=clip).to_json())
     for name, weight in found[0]["weights"].items():
         assert weight.equal(found[1]["weights"][name])
     assert found[0]["counts"] == found[1]["counts"]
