@@ -19,14 +19,15 @@ quickstart: $(VENV)/installed-$(MODULES)
 test: $(VENV)/developed-$(MODULES)
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
+# Who kills and waits leaves a core idle: two processes share the tests, and take them from each other at the end.
 test-slow: $(VENV)/developed-$(MODULES)
-	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu"
+	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu" --numprocesses 2 --dist worksteal
 	$(MAKE) test-native
 
 # The C++ core under sanitizers: its own tests (threads, addresses), then the Python tests that lean on it.
 test-native: $(VENV)/developed-$(MODULES)
-	$(BIN)/python tests/native.py
-	$(BIN)/python tests/sanitized.py
+	$(BIN)/python -m tests.native
+	$(BIN)/python -m tests.sanitized
 
 # What needs a CUDA device; its kernels once more under compute-sanitizer.
 test-gpu: $(VENV)/developed-$(MODULES)

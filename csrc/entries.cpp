@@ -34,7 +34,7 @@ std::vector<Entry*> Entries::all() {
     auto* entry = reinterpret_cast<Entry*>(file_.data() + at);
     const uint64_t room = *end_ - at;
     if (room < sizeof(Entry) || entry->bytes % 8 != 0 || entry->bytes > room - sizeof(Entry) || entry->kind < Entry::kBytes ||
-        entry->kind > Entry::kScores)
+        entry->kind > Entry::kValues)
       throw DiskError(file_.path() + " is damaged at byte " + std::to_string(at) + "; restore a checkpoint into a new directory",
                       EINVAL);
     if (entry->done) found.push_back(entry);

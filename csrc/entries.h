@@ -12,7 +12,7 @@
 namespace hybridrec {
 
 struct Entry {
-  enum Kind : uint32_t { kBytes = 1, kRows = 2, kScores = 3 };
+  enum Kind : uint32_t { kBytes = 1, kRows = 2, kScores = 3, kValues = 4 };
 
   uint32_t kind, done;
   uint64_t where;  // what the bytes are of

@@ -198,7 +198,7 @@ class HashIndex {
   }
 
   // Fetches the line that insert or erase of this id will want.
-  void prefetch(int64_t id) const {
+  HYBRIDREC_INLINE void prefetch(int64_t id) const {
     const uint64_t hash = hash_id(id);
     const Stripe& stripe = stripes_[hash >> shift_];
     __builtin_prefetch(&buckets(stripe)[first(stripe, hash)]);
@@ -310,13 +310,13 @@ class HashIndex {
   template <typename Keys>
   void grow(Stripe& stripe, const Keys& keys) {
     Stripe grown = sized(&stripe - stripes_, empty(stripe) ? 1 : stripe.count + 1);
-    const auto each = [](const Bucket& bucket, const auto& visit) {
+    const auto each = [](const Bucket& bucket, const auto& visit) __attribute__((always_inline)) {
       for (uint32_t i = 0; i < Bucket::kEntries; ++i)
         if (bucket.tags[i] != 0) visit(bucket.slots[i]);
     };
     constexpr uint32_t kAhead = 2;
     for (uint32_t at = 0; at < stripe.count; ++at) {
-      if (at + kAhead < stripe.count) each(buckets(stripe)[at + kAhead], [&](uint32_t slot) { keys.prefetch(slot); });
+      if (at + kAhead < stripe.count) each(buckets(stripe)[at + kAhead], [&](uint32_t slot) __attribute__((always_inline)) { keys.prefetch(slot); });
       each(buckets(stripe)[at], [&](uint32_t slot) { put(grown, hash_id(keys(slot)), slot, nullptr); });
     }
     keep(&stripe, sizeof stripe);

@@ -142,7 +142,7 @@ struct HashTable::Keys {
   Column records;
 
   int64_t operator()(uint32_t slot) const { return record::id_in(records.at(slot)); }
-  void prefetch(uint32_t slot) const { __builtin_prefetch(records.at(slot)); }
+  HYBRIDREC_INLINE void prefetch(uint32_t slot) const { __builtin_prefetch(records.at(slot)); }
 };
 
 template <typename Visit>

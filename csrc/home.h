@@ -69,7 +69,8 @@ class Home {
   virtual void whole() = 0;
 
   // Within a change: these are about to be written to. Several threads may keep rows, with different slots.
-  virtual void keep_rows(const uint32_t* slots, int64_t n) = 0;
+  virtual void keep_rows(const uint32_t* slots, int64_t n) = 0;    // with their records
+  virtual void keep_values(const uint32_t* slots, int64_t n) = 0;  // of rows that are there; their records stay as they are
   virtual void keep(const void* bytes, size_t n) = 0;
   // Outside of changes, under the shared lock: scores are, if somebody wants them.
   virtual bool wants_scores() const = 0;

@@ -137,7 +137,7 @@ struct RowUpdate::Job {
   }
 
   void run_rows(Table& home, const BySlot& rows, Scratch& scratch, Outcome& out) const {
-    if (pass == Pass::Update) home.changing(rows.slots, rows.rows);
+    if (pass == Pass::Update) home.changing_values(rows.slots, rows.rows);
     scratch.row.resize(std::max<size_t>(scratch.row.size(), 2 * update.spec.dim + 32));
     Update mine = update;
     mine.row_count = rows.rows;

@@ -9,4 +9,7 @@
 
 // For small functions in headers that the kernels of several instruction sets share: an own copy of such a function
 // would be merged by the linker, and could hold instructions the machine lacks.
+//
+// Also for functions that only fetch memory ahead of its use: GCC takes one for a function without effect, and drops calls
+// of it that it has not inlined by then.
 #define HYBRIDREC_INLINE inline __attribute__((always_inline))

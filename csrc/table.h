@@ -46,6 +46,11 @@ class Table {
     for (Capture* capture : captures) capture->keep(slots, n);
     if (home) home->keep_rows(slots, n);
   }
+  // Only rows that are there, and their state: records stay as they are.
+  void changing_values(const uint32_t* slots, int64_t n) {
+    for (Capture* capture : captures) capture->keep(slots, n);
+    if (home) home->keep_values(slots, n);
+  }
   void changing_all() {
     for (Capture* capture : captures) capture->keep_all();
   }

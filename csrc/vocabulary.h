@@ -29,7 +29,7 @@ class Vocabulary {
   struct Keys {
     const std::vector<int64_t>& keys;
     int64_t operator()(uint32_t slot) const { return keys[slot]; }
-    void prefetch(uint32_t slot) const { __builtin_prefetch(&keys[slot]); }
+    HYBRIDREC_INLINE void prefetch(uint32_t slot) const { __builtin_prefetch(&keys[slot]); }
   };
 
   void find(const int64_t* ids, int64_t n, int64_t* out) const;

@@ -18,7 +18,7 @@ BESIDE = pytest.StashKey[Interpreted]()
 # A shared machine can stall any example, so none has a deadline; the same examples come each time, so a
 # change is what makes a test fail. HYBRIDREC_LONG=1 searches wider, HYBRIDREC_LONG=anew for other examples each time.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50, print_blob=True)
-settings.register_profile("long", settings.get_profile("default"), max_examples=1000)
+settings.register_profile("long", settings.get_profile("default"), max_examples=200)
 settings.register_profile("anew", settings.get_profile("long"), derandomize=False)
 settings.load_profile({"1": "long", "anew": "anew"}.get(os.environ.get("HYBRIDREC_LONG", ""), "default"))
 

@@ -1,6 +1,7 @@
 """Runs the tests of the C++ core against a build with address and undefined-behaviour checks: `make test-native`.
 
-The checked module is built beside the ordinary one, in build/sanitized, and put in front of it in a process of its own.
+The checked module is built beside the ordinary one, in build/sanitized, and put in front of it in processes of their
+own: one for the tests of data, one for those of embeddings, side by side.
 """
 
 from __future__ import annotations
@@ -10,41 +11,32 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "sanitized"
-PACKAGE = BUILD / "package"
+from tests.native import ROOT, build, side_by_side
+
+PACKAGE = ROOT / "build" / "sanitized" / "package"
 DATA = ("decode", "dataset", "loader", "hash_cache", "shuffle", "hashing", "join")
 EMBEDDING = ("store", "dense_store", "hash_store", "whole_rows", "training", "determinism", "integer_lookup")
-TESTS = [
-    *(f"tests/data/test_{name}.py" for name in DATA),
-    *(f"tests/embedding/test_{name}.py" for name in EMBEDDING),
-    "tests/integration/test_random_files.py",
-]
+TESTS = {
+    "data": [*(f"tests/data/test_{name}.py" for name in DATA), "tests/integration/test_random_files.py"],
+    "embeddings": [f"tests/embedding/test_{name}.py" for name in EMBEDDING],
+}
 
 
-def build() -> None:
-    """Compile the checked module and lay a package around it: the sources as links."""
-    import nanobind
-
-    tools = Path(sys.executable).parent
-    cmake = str(tools / "cmake") if (tools / "cmake").exists() else "cmake"
-    options = [f"-Dnanobind_DIR={nanobind.cmake_dir()}", f"-DPython_EXECUTABLE={sys.executable}"]
-    configure = [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DHYBRIDREC_SANITIZE=ON", *options]
-    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([cmake, "--build", str(BUILD), "--parallel", "2"], check=True, stdout=subprocess.DEVNULL)
-    folder = PACKAGE / "hybridrec"
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.iterdir():
+def lay(folder: Path) -> None:
+    """A package around the checked module, which was built in this folder: the sources as links."""
+    package = PACKAGE / "hybridrec"
+    package.mkdir(parents=True, exist_ok=True)
+    for old in package.iterdir():
         old.unlink()
     for source in (ROOT / "hybridrec").iterdir():
         if source.suffix != ".so":
-            (folder / source.name).symlink_to(source)
-    (native,) = BUILD.glob("_native*.so")
-    (folder / native.name).symlink_to(native)
+            (package / source.name).symlink_to(source)
+    (native,) = folder.glob("_native*.so")
+    (package / native.name).symlink_to(native)
 
 
 def run() -> int:
-    """Start Python again with the checkers' libraries loaded first, as they demand."""
+    """Start Python again with the checkers' libraries loaded first, as they demand; 1 if a test failed."""
     compiler = os.environ.get("CXX", "g++")
     found = [
         subprocess.run(
@@ -58,11 +50,12 @@ def run() -> int:
         "ARROW_DEFAULT_MEMORY_POOL": "system",  # whose blocks the checker knows
         "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
-    return subprocess.run([sys.executable, __file__, "inside"], env={**os.environ, **checks}, cwd=ROOT).returncode
+    command = [sys.executable, "-m", "tests.sanitized"]
+    return side_by_side({f"tests of {part} on a checked build": [*command, part] for part in TESTS}, checks)
 
 
-def inside() -> int:
-    """In the checked process: import from the package above, whatever the virtual environment has installed."""
+def inside(part: str) -> int:
+    """In a checked process: import from the package above, whatever the virtual environment has installed."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
     sys.path[:0] = [str(PACKAGE), str(ROOT)]
     import pytest
@@ -70,11 +63,11 @@ def inside() -> int:
     from hybridrec import _native
 
     assert Path(_native.__file__).parent == PACKAGE / "hybridrec", _native.__file__
-    return pytest.main(["-p", "no:cacheprovider", "--capture=sys", "--timeout=600", "-m", "not slow", *TESTS])
+    return pytest.main(["-p", "no:cacheprovider", "--capture=sys", "-m", "not slow", *TESTS[part]])
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["inside"]:
-        sys.exit(inside())
-    build()
+    if sys.argv[1:]:
+        sys.exit(inside(sys.argv[1]))
+    lay(build("address", "_native"))
     sys.exit(run())

@@ -144,6 +144,50 @@ TEST("what a process leaves in the middle of a change is what was before, also f
   CHECK(content(table) != held && table.size() == 4'000 - 1800 + 3'000);
 }
 
+// What an optimizer does: rows change, and their records do not.
+void train(HashTable& table, const std::vector<uint32_t>& slots, float by) {
+  table.changing_values(slots.data(), static_cast<int64_t>(slots.size()));
+  for (const uint32_t slot : slots) *reinterpret_cast<float*>(table.rows.column().at(slot)) += by;
+}
+
+TEST("an update that a process leaves undone is what was before, also of rows that it was told of twice") {
+  const Folder folder;
+  DiskTable table(spec(), policy(8'000, Eviction::Lru), folder.place());
+  const auto slots = learn(table, range(0, 4'000));
+  const Content held = content(table);
+  std::unique_lock<std::shared_mutex> alone(table.lock());
+  Change change(table, slots.size());
+  train(table, slots, 5);
+  train(table, {slots[7], slots[3'999]}, 3);
+  add(table, {slots[7], slots[8]}, 4);
+  table.erase(range(8, 20).data(), 12);
+  fs::copy(folder.path + "/table", folder.path + "/left");
+  change.done();
+  CHECK(content(table) != held);
+  const DiskTable again(spec(), policy(8'000, Eviction::Lru), folder.place("left"));
+  CHECK(content(again) == held && again.clock() == 0);
+}
+
+TEST("updates go back to a cut, whether or not there were others before it") {
+  const Folder folder;
+  DiskTable table(spec(), policy(500, Eviction::Lru), folder.place());
+  const auto slots = learn(table, range(0, 400));
+  const auto update = [&](const std::vector<uint32_t>& some, float by) {
+    std::unique_lock<std::shared_mutex> alone(table.lock());
+    Change change(table, some.size());
+    train(table, some, by);
+    change.done();
+  };
+  update({slots.begin(), slots.begin() + 200}, 1);
+  const Content held = content(table);
+  table.disk().cut("here");
+  update({slots.begin() + 100, slots.begin() + 300}, 2);
+  update({slots.begin() + 100, slots.begin() + 150}, 4);
+  CHECK(content(table) != held);
+  table.disk().roll_back("here");
+  CHECK(content(table) == held);
+}
+
 TEST("a roll back restores scores that threads have touched side by side") {
   const Folder folder;
   DiskTable table(spec(), policy(500, Eviction::Lfu), folder.place());

@@ -35,7 +35,6 @@ def answer(ask: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_last_line_has_every_figure_of_this_machine(answer: dict[str, Any]) -> None:
     for key in ("vs_nn_embeddingbag_adagrad", "dynamic_vs_fixed", "virtual_scale"):
         assert answer[key]["geomean"] > 0
@@ -48,7 +47,6 @@ def test_the_last_line_has_every_figure_of_this_machine(answer: dict[str, Any]) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_peers_that_are_not_installed_have_no_figure_but_a_reason(answer: dict[str, Any]) -> None:
     for key in ("vs_fbgemm_rowwise_adagrad", "vs_fbgemm_adagrad", "vs_torchrec_rowwise_adagrad"):
         assert key not in answer
@@ -56,20 +54,17 @@ def test_peers_that_are_not_installed_have_no_figure_but_a_reason(answer: dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_contender_of_ours_is_checked_before_the_clock(answer: dict[str, Any]) -> None:
     checked = {name.split()[-1] for name, found in answer["correct"].items() if found["passed"]}
     assert {"ours_rowwise_adagrad", "ours_adagrad", "ours_dynamic", "ours_declared_1e14"} <= checked
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_hardware_counters_are_there_or_said_to_be_missing(answer: dict[str, Any]) -> None:
     assert ("counters" in answer) != ("counters" in answer["absent"])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_tables_are_made_from_the_answer(
     modules: dict[str, ModuleType],
     answer: dict[str, Any],
@@ -87,7 +82,6 @@ def test_tables_are_made_from_the_answer(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
     assert "<svg" in drawn("embedding_plot", answer)
 

@@ -56,7 +56,6 @@ def answer(ask: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_each_model_has_an_object_with_its_times_and_shares(answer: dict[str, Any]) -> None:
     for name in ("tiny", "medium"):
         assert set(answer[name]["ms"]["ours"]) == {"fwd", "fwd_bwd", "step", "step_eager"}
@@ -68,20 +67,17 @@ def test_each_model_has_an_object_with_its_times_and_shares(answer: dict[str, An
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_without_the_peer_there_is_a_reason_and_no_ratio(answer: dict[str, Any]) -> None:
     assert "not asked for" in answer["absent"]["fbgemm"]
     assert not [key for name in ("tiny", "medium") for key in answer[name] if "vs_fbgemm" in key]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_answers_are_checked_before_the_clock(answer: dict[str, Any]) -> None:
     assert {name: found["passed"] for name, found in answer["correct"].items()} == {"tiny": True, "medium": True}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_chart_is_drawn_from_the_answer(answer: dict[str, Any], drawn: Callable[..., str]) -> None:
     assert "<svg" in drawn("embedding_gpu_plot", answer)
 
@@ -94,7 +90,6 @@ def test_an_unknown_model_is_refused_with_the_valid_ones(
     assert "criteo" in said.splitlines()[-1]
 
 
-@pytest.mark.timeout(300)
 def test_the_peer_times_what_it_can_and_says_what_it_cannot(
     modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ MODULES = ("train_gpu", "train_workload")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_dlrm_is_trained_from_files_in_both_precisions(ask: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     answer = ask("train_gpu", "--smoke", "--data", tmp_path)
     assert set(answer["samples_per_s"]) == {"tf32", "bf16"}
@@ -27,7 +26,6 @@ def test_dlrm_is_trained_from_files_in_both_precisions(ask: Callable[..., dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_steps_on_the_tables_of_criteo_stand_beside_published_figures(ask: Callable[..., dict[str, Any]]) -> None:
     found = ask("train_gpu", "--smoke", "--criteo1tb")["criteo1tb"]
     assert set(found) == {"dlrm", "dcnv2"}

@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from hybridrec.cli.commands import app
+from tests.patience import PATIENCE, wait_for
 
 FLAGS = {
     "inspect": ["FILES", "--help", "--json", "--sample", "--schema", "-h"],
@@ -88,7 +89,7 @@ def invoke(*words: str | Path):
 
 def spawn(*words: str | Path, **options) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "hybridrec", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **options)
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_help_lists_the_commands_and_imports_neither_torch_nor_pyarrow():
     code = "import sys\nfrom hybridrec.cli import main\ntry: main()\nexcept SystemExit: pass\n"
     code += "print([m for m in ('torch', 'pyarrow', 'numpy') if m in sys.modules])"
     command = [sys.executable, "-c", code, "--help"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
     trained = ("train", "evaluate", "predict", "export", "checkpoint", "doctor")
     assert all(f" {name} " in result.stdout for name in (*FLAGS, *trained))
@@ -138,7 +139,7 @@ def test_no_command_imports_torch(tmp_path):
         code = "import sys\nfrom hybridrec.cli import main\n"
         code += "try: main()\nexcept SystemExit as end: assert not end.code\n"
         code += "assert 'torch' not in sys.modules"
-        subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, timeout=PATIENCE, check=True)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
@@ -146,7 +147,7 @@ def test_ctrl_c_while_libraries_load_is_one_quiet_line():
     code = "import builtins, signal\nfrom hybridrec.cli import main\nload = builtins.__import__\n"
     code += "def press(name, *rest):\n  if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
     code += "  return load(name, *rest)\nbuiltins.__import__ = press\nmain()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
@@ -321,7 +322,7 @@ def test_a_bad_file_gives_no_traceback_in_a_real_process(tmp_path):
 
 def test_a_reader_that_goes_away_is_no_error(clicks):
     command = f"{sys.executable} -m hybridrec inspect {clicks} | head -1"
-    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert result.stdout.strip() == str(clicks)
     assert result.stderr == ""
 
@@ -332,14 +333,11 @@ def test_an_interrupted_synth_leaves_nothing(tmp_path, how, code, message, files
     command = [sys.executable, "-m", "hybridrec", "synth", str(tmp_path / "out"), "--rows", "1B"]
     command += ["--row-group-rows", "1000", "--files", str(files)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not any(tmp_path.glob(".out*")):
-            assert time.monotonic() < deadline, "no temporary output appeared"
-            assert process.poll() is None, "it ended by itself"
-            time.sleep(0.02)
+        wait_for(lambda: process.poll() is not None or any(tmp_path.glob(".out*")))
         time.sleep(0.3)
+        assert process.poll() is None, "it ended by itself"
         process.send_signal(how)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == code
     assert errors == message
     assert list(tmp_path.iterdir()) == []
@@ -366,7 +364,7 @@ def test_progress_is_a_bar_on_a_terminal_and_absent_from_stdout(tmp_path):
                 shown += data
         except OSError:  # how Linux says that the other end is closed
             pass
-        output = process.communicate(timeout=60)[0]
+        output = process.communicate(timeout=PATIENCE)[0]
     os.close(main)
     assert "writing a.parquet" in shown.decode()
     assert "%" in shown.decode()

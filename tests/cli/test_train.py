@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from hybridrec.cli.inspect import inspect
 from hybridrec.cli.outcome import told
 from hybridrec.cli.predict import predict
 from hybridrec.cli.train import train
+from tests.patience import PATIENCE, wait_for
 from tests.train.clicks import clicks
 
 COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "doctor": doctor, "inspect": inspect}
@@ -233,11 +233,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data):
     environment = {**os.environ, "PYTHONPATH": root}
     command = [sys.executable, "-c", PROGRAM, *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=data.parent) as process:
-        metrics, began = Path("runs/a/metrics.jsonl"), time.monotonic()
-        while not (metrics.exists() and metrics.read_text()) and time.monotonic() - began < 60:
-            time.sleep(0.05)
+        metrics = Path("runs/a/metrics.jsonl")
+        wait_for(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text()))
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, errors
     assert "is saved; go on with hybridrec train --out runs/a --resume" in errors
     assert invoke("evaluate", "runs/a", data, "--checkpoint", "latest").exit_code == 0

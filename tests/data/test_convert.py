@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hybridrec.data.convert import Options, convert, delimited, libsvm, type_named
+from tests.patience import PATIENCE, wait_for
 
 
 def rows(path: Path, text: str | bytes, name: str = "in.csv", **arguments) -> list[dict]:
@@ -334,13 +334,10 @@ def test_a_killed_conversion_never_shows_a_partial_output(tmp_path, how, code, d
     (tmp_path / "in.libsvm").write_text("1 1:1\n" * 500_000)
     command = [sys.executable, "-m", "hybridrec", "convert", str(tmp_path / "in.libsvm"), str(out)]
     with subprocess.Popen([*command, "--row-group-rows", "1"], stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not [p for p in tmp_path.glob(".out*") if p.stat().st_size > 100]:
-            assert time.monotonic() < deadline, "no temporary output appeared"
-            assert process.poll() is None, "it ended by itself"
-            time.sleep(0.02)
+        wait_for(lambda: process.poll() is not None or any(p.stat().st_size > 100 for p in tmp_path.glob(".out*")))
+        assert process.poll() is None, "it ended by itself"
         process.send_signal(how)
-        errors = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == code
     assert "Traceback" not in errors
     assert not out.exists()

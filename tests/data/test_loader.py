@@ -14,6 +14,7 @@ import hybridrec as hr
 from hybridrec.data.loader import Loader
 from hybridrec.data.rows import CHUNK_BYTES
 from tests.data.oracle import equal_batches, flat, users
+from tests.patience import PATIENCE, wait_for
 
 
 def threads() -> list[str]:
@@ -106,12 +107,13 @@ def test_an_iterator_may_be_collected_by_one_of_its_own_threads(folder, monkeypa
     monkeypatch.setattr(Loader, "_plan_ahead", collect)
     running = iter(opened(folder))
     loaders.append(running.loader)
-    deadline = time.monotonic() + 5
-    while threads():
-        assert time.monotonic() < deadline
+
+    def ended() -> bool:
         with running.loader._turn:
             running.loader._turn.notify_all()
-        time.sleep(0.01)
+        return not threads()
+
+    wait_for(ended)
 
 
 def test_an_abandoned_exception_holds_no_threads(folder):
@@ -179,7 +181,7 @@ def test_a_fork_with_a_running_loader_can_drop_it(folder):
         if child == 0:
             running.close()
             os._exit(0 if next(running, None) is None else 3)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while (waited := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, 9)

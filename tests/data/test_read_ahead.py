@@ -13,6 +13,7 @@ import pytest
 import hybridrec as hr
 from hybridrec.data.loader import Loader
 from tests.data.oracle import equal_batches
+from tests.patience import wait_for
 
 
 def threads() -> int:
@@ -73,10 +74,7 @@ def test_it_begins_when_the_epoch_before_has_nothing_left_to_decode(folder):
     assert ahead.unbegun
     for _ in range(25):
         next(running)
-    deadline = time.monotonic() + 5
-    while ahead.unbegun and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not ahead.unbegun
+    wait_for(lambda: not ahead.unbegun)
     running.close()
 
 
@@ -95,7 +93,7 @@ def test_two_epochs_together_stay_under_the_ceiling(folder):
     for number, _ in enumerate(running):
         if number % 6 == 0:
             assert settled(running.loader) + settled(ahead) <= most + room
-    assert settled(ahead) > 0
+    wait_for(lambda: ahead._held > 0)
     ds.drop_ahead()
 
 

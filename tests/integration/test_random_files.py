@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +125,6 @@ def check_every_way(ds: hr.data.Dataset, rows: list[dict[str, Any]], draw: Any) 
     assert same([flat(rows_of([batch]) for batch in step) for step in steps], [rows_of([b]) for b in got])
 
 
-@pytest.mark.timeout(300)
 @given(tables(), how, st.lists(st.integers(0, 40), max_size=2), st.integers(1, 40), st.data())
 @random_data
 def test_random_parquet_files_give_their_rows(made, how, cuts, group_rows, data):
@@ -136,7 +134,6 @@ def test_random_parquet_files_give_their_rows(made, how, cuts, group_rows, data)
         check_every_way(hr.data.parquet(folder, **how), rows, data.draw)
 
 
-@pytest.mark.timeout(300)
 @given(tables(), how, st.integers(0, 10), st.integers(0, 40), st.data())
 @random_data
 def test_random_slices_of_tables_give_their_rows(made, how, start, length, data):

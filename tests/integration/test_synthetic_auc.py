@@ -1,7 +1,7 @@
 """How much of a planted signal the Trainer finds: one pass over two million synthetic clicks.
 
 (AUC - 0.5) / (best AUC - 0.5) on the last tenth of the rows, where the best AUC is that of the true probabilities of
-these same rows. All else is a default. The defaults were chosen with seed 0 of the generator; the seeds below had no
+these same rows. All else is a default. The defaults were chosen with seed 0 of the generator; the seed below had no
 part in that.
 """
 
@@ -15,7 +15,7 @@ from hybridrec.data.synthetic import write
 from hybridrec.data.synthetic.auc import StreamingAuc
 from hybridrec.train import TrainOptions, seed_everything
 
-ROWS, BATCH = 2_000_000, 2048
+ROWS, BATCH, SEED = 2_000_000, 2048, 1
 
 
 def best_auc(path, first: int) -> float:
@@ -29,16 +29,14 @@ def best_auc(path, first: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # about a minute each on two idle cores
-@pytest.mark.parametrize("seed", [1, 2])
-def test_deepfm_finds_95_percent_of_the_signal_in_one_pass(tmp_path, seed):
+def test_deepfm_finds_95_percent_of_the_signal_in_one_pass(tmp_path):
     path = tmp_path / "clicks.parquet"
-    write(path, rows=ROWS, seed=seed, probability=True)
+    write(path, rows=ROWS, seed=SEED, probability=True)
     ds = hr.data.parquet(path, label="click", batch_size=BATCH)
     train, held_out = ds.select([each.name for each in ds.schema if each.name != "probability"]).split(0.9)
-    seed_everything(seed)  # before the layers are drawn
-    trainer = hr.Trainer(hr.models.DeepFM(train.schema, seed=seed), options=TrainOptions(seed=seed, progress="none"))
-    trainer.fit(train.shuffle(seed=seed))
+    seed_everything(SEED)  # before the layers are drawn
+    trainer = hr.Trainer(hr.models.DeepFM(train.schema, seed=SEED), options=TrainOptions(seed=SEED, progress="none"))
+    trainer.fit(train.shuffle(seed=SEED))
     best = best_auc(path, train.num_rows)
     assert 0.79 < best < 0.81
     assert (trainer.evaluate(held_out)["auc"] - 0.5) / (best - 0.5) >= 0.95

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import hybridrec as hr
 from tests.data.oracle import flat, users
+from tests.patience import PATIENCE
 
 ROWS = 300
 pytestmark = [
@@ -154,7 +155,7 @@ def test_workers_forked_while_threads_run_do_not_hang(folder):
             [sys.executable, "-c", SCRIPT, str(folder)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
             check=False,
         )
         assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr

@@ -16,7 +16,7 @@ there = socket.create_server(("127.0.0.1", port))
 (folder / f"server-{number}.pid.part").rename(folder / f"server-{number}.pid")
 with open(folder / f"server-{number}.ports", "a") as file: file.write(f"{there.getsockname()[1]}\\n")
 print(f"server {number} of 9 listens at 127.0.0.1:{there.getsockname()[1]}", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 # What trainers can call: `start` counts the starts of this rank, `again` is whether it is to resume.

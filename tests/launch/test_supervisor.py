@@ -15,6 +15,7 @@ from hybridrec.launch import supervisor as of
 from hybridrec.launch.child import Output
 from hybridrec.launch.supervisor import Limits, Supervisor
 from tests.launch.scripted import Scripted
+from tests.patience import wait_for
 
 KILL_SERVER = "os.kill(pid({0}), signal.SIGKILL); (folder / 'server-{0}.pid').unlink(); until('server-{0}.pid')\n"
 
@@ -56,7 +57,7 @@ def test_a_server_that_is_killed_starts_again_at_its_port_while_trainers_go_on(t
 
 
 def test_a_server_that_dies_too_often_ends_the_run_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    assert run(Scripted(tmp_path, KILL_SERVER.format(0) * 3 + "time.sleep(60)"), tmp_path, servers=2) == 1
+    assert run(Scripted(tmp_path, KILL_SERVER.format(0) * 3 + "time.sleep(600)"), tmp_path, servers=2) == 1
     assert "server 0 died too often within a minute, at last with SIGKILL" in capfd.readouterr().err
 
 
@@ -69,7 +70,7 @@ def test_a_server_that_cannot_start_ends_the_run(tmp_path: Path, capfd: pytest.C
 
 def test_a_server_that_never_listens_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(of, "STARTING", 0.1)
-    assert run(Scripted(tmp_path, "", server="import time; time.sleep(60)"), tmp_path) == 1
+    assert run(Scripted(tmp_path, "", server="import time; time.sleep(600)"), tmp_path) == 1
 
 
 def test_trainers_that_are_killed_start_again_to_resume(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
@@ -101,7 +102,7 @@ def test_an_error_after_a_server_died_is_tried_again_even_without_a_checkpoint(t
 
 
 def test_a_trainer_that_is_killed_takes_the_others_with_it_and_all_start_again(tmp_path: Path):
-    script = "if start == 0:\n  until(f'start-{1 - rank}-0')\n  if rank == 1: die()\n  time.sleep(60)"
+    script = "if start == 0:\n  until(f'start-{1 - rank}-0')\n  if rank == 1: die()\n  time.sleep(600)"
     assert run(Scripted(tmp_path, script, trainers=2), tmp_path) == 0
     assert (tmp_path / "start-0-1").exists()
     assert (tmp_path / "start-1-1").exists()
@@ -123,7 +124,7 @@ def test_trainers_have_time_to_tell_why_one_failed(tmp_path: Path, capfd: pytest
 def test_a_signal_lets_trainers_save_before_servers_stop(tmp_path: Path, number: signal.Signals):
     save = f"os.kill(pid(0), 0); (folder / 'saved-1').touch(); sys.exit(128 + {int(number)})"
     caught = signal.SIGTERM if number == signal.SIGHUP else number  # trainers know nothing of terminals
-    script = f"def save(n, _): {save}\nsignal.signal({int(caught)}, save)\n(folder / 'ready').touch()\ntime.sleep(60)"
+    script = f"def save(n, _): {save}\nsignal.signal({int(caught)}, save)\n(folder / 'ready').touch()\ntime.sleep(600)"
     threading.Thread(target=_when, args=(tmp_path / "ready", number)).start()
     assert run(Scripted(tmp_path, script), tmp_path) == 128 + number
     assert (tmp_path / "saved-1").exists()
@@ -150,7 +151,7 @@ def test_nobody_who_reads_its_lines_is_needed(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_launcher_that_is_killed_leaves_nobody_behind(tmp_path: Path):
-    script = "(folder / 'trainer').write_text(str(os.getpid())); (folder / 'ready').touch(); time.sleep(60)"
+    script = "(folder / 'trainer').write_text(str(os.getpid())); (folder / 'ready').touch(); time.sleep(600)"
     if (launcher := os.fork()) == 0:
         os._exit(run(Scripted(tmp_path, script), tmp_path))
     while not (tmp_path / "ready").exists():
@@ -158,10 +159,7 @@ def test_a_launcher_that_is_killed_leaves_nobody_behind(tmp_path: Path):
     os.kill(launcher, signal.SIGKILL)
     os.waitpid(launcher, 0)
     children = [(tmp_path / name).read_text() for name in ("trainer", "server-0.pid")]
-    expires = time.monotonic() + 10
-    while any(_runs(child) for child in children):
-        assert time.monotonic() < expires
-        time.sleep(0.01)
+    wait_for(lambda: not any(_runs(child) for child in children))
 
 
 def _when(file: Path, number: int) -> None:

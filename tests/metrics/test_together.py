@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridrec.metrics import GAUC, CalibrationCurve, MetricSet
+from tests.patience import PATIENCE
 
 EVERY = ("auc", "exact_auc", "auc_pr", "gauc:user", "logloss", "ne", "calibration", "ece", "accuracy", "rmse")
 
@@ -21,7 +22,8 @@ class Threads:
     """What ranks say to each other, for threads of one process."""
 
     def __init__(self, world: int) -> None:
-        self.here, self.place, self.parts = threading.local(), threading.Barrier(world, timeout=30), [None] * world
+        self.here, self.parts = threading.local(), [None] * world
+        self.place = threading.Barrier(world, timeout=PATIENCE)
 
     def gathered(self, values: torch.Tensor) -> list[torch.Tensor]:
         self.parts[self.here.rank] = values.clone()

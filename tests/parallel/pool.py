@@ -29,9 +29,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from tests.parallel import parcel
 from tests.parallel.relay import Relay
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-WITHIN = 60.0  # seconds that a job may take
 GRACE = 0.3  # seconds that the other ranks have to fail too, so that their tracebacks are shown
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -50,7 +50,7 @@ class Pool:
         self._ranks: list[_Rank] = []
         self._store: TCPStore | None = None
 
-    def run(self, job: str, *, within: float = WITHIN, **arguments: Any) -> list[Any]:
+    def run(self, job: str, *, within: float = PATIENCE, **arguments: Any) -> list[Any]:
         """Call "package.module:function" with these arguments on every rank; their results in the order of ranks."""
         if not self._ranks:
             self._start()
@@ -75,7 +75,7 @@ class Pool:
         self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._relay = Relay(self.delay) if self.delay else None
         self._ranks = _forge().ranks(self.world, self._store.port, self._relay.port if self._relay else None)
-        self._outcomes(WITHIN)
+        self._outcomes(PATIENCE)
 
     def _outcomes(self, within: float) -> list[dict[str, Any]]:
         """What all ranks answer; a failure ends them all."""
@@ -129,10 +129,13 @@ class _Rank:
             parcel.send(self._link, job)
 
     def stack(self) -> str:
-        """Where the process stands, by what it writes to its log."""
+        """Where the process stands, by what it writes to its log, if it writes within some seconds."""
+        before, until = self._written(), time.monotonic() + 10
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
-        time.sleep(0.3)
+            while self._written() == before and time.monotonic() < until:
+                time.sleep(0.05)
+        time.sleep(0.05)  # a few lines more
         return self._written()
 
     def end(self) -> None:
@@ -165,7 +168,7 @@ class _Forge:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(self._folder / "socket"))
         self._socket.listen(64)
-        self._socket.settimeout(WITHIN)
+        self._socket.settimeout(PATIENCE)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.parallel.rank_process"],
             cwd=ROOT,
@@ -201,7 +204,7 @@ class _Forge:
             "environment": environment,
             "socket": str(self._folder / "socket"),
             "log": str(log.with_suffix(f".{rank}")),
-            "timeout": WITHIN,
+            "timeout": PATIENCE,
         }
 
     def close(self) -> None:

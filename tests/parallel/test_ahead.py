@@ -40,7 +40,7 @@ def test_two_collections_and_two_lookups_go_ahead_in_their_order() -> None:
 
 
 def test_the_very_same_block_may_go_ahead_again() -> None:
-    found = pool(2).run("tests.parallel.jobs.sharding:repeated", within=20)
+    found = pool(2).run("tests.parallel.jobs.sharding:repeated")
     for each in found:
         assert all(torch.equal(out, each[0]) for out in each)
 
@@ -49,7 +49,7 @@ def test_the_very_same_block_may_go_ahead_again() -> None:
 def test_a_batch_that_was_prepared_and_not_looked_up_is_named_by_the_next_lookup(forget: bool) -> None:
     alone = Hashed()
     wanted = [alone(IdBlock.from_lists({"t0": [n, n + 1]})) for n in (2, 0, 1, 2)]
-    for found in pool(2).run("tests.parallel.jobs.sharding:skipped", forget=forget, within=20):
+    for found in pool(2).run("tests.parallel.jobs.sharding:skipped", forget=forget):
         assert found["kind"] == ("" if forget else "RuntimeError")
         if not forget:
             assert found["text"].startswith("a batch of 2 rows (ids of t0) is looked up, but a batch of 2 rows")
@@ -60,7 +60,7 @@ def test_a_batch_that_was_prepared_and_not_looked_up_is_named_by_the_next_lookup
 
 
 def test_batches_that_are_prepared_and_never_looked_up_do_not_pile_up() -> None:
-    for found in pool(2).run("tests.parallel.jobs.sharding:hoarded", within=30):
+    for found in pool(2).run("tests.parallel.jobs.sharding:hoarded"):
         assert found["kind"] == "RuntimeError"
         assert "64 batches were prepared" in found["text"]
         assert "the very objects" in found["text"]

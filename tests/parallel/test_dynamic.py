@@ -32,7 +32,7 @@ def test_ids_are_let_in_as_in_one_process(scheme: str, admission: list[Any]) -> 
 @pytest.mark.parametrize("scheme", ["table", "row"])
 def test_a_table_that_is_full_is_named_and_all_ranks_are_told(scheme: str) -> None:
     case = standard.case(2, scheme, tables=users(capacity=4), hot={"user": 4})
-    found = pool(2).run(f"{FAULTS}:full", case=case.to_json(), within=20)
+    found = pool(2).run(f"{FAULTS}:full", case=case.to_json())
     assert all("table 'user'" in each["text"] or "rank 0" in each["text"] for each in found), found
     assert found[0]["kind"] == "ValueError"
     assert "larger capacity" in found[0]["text"]

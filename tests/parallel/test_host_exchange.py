@@ -125,5 +125,5 @@ def test_training_is_the_same_bit_for_bit_as_through_gloo() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_is_named_at_once(rank: int) -> None:
-    with pytest.raises(RankFailed, match=f"after 0 s: connection closed by peer: rank {rank} left or ended"):
+    with pytest.raises(RankFailed, match=f"connection closed by peer: rank {rank} left or ended"):
         pool(2).run(f"{JOBS}:killed", rank=rank)

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
 
 from tests.parallel.pool import RankFailed, pool
+from tests.patience import wait_for
 
 ECHO = "tests.parallel.jobs.echo"
 
@@ -51,14 +51,11 @@ def test_a_rank_that_fails_is_named_and_its_world_made_anew(how: str, words: str
 
 
 def test_a_hang_ends_in_time_and_says_where_each_rank_stood() -> None:
-    began = time.monotonic()
     pool(2).run(f"{ECHO}:here", word="there")
     pids = pool(2).pids
-    with pytest.raises(RankFailed, match=r"not done within 0\.5 s(.|\n)*in failing"):
-        pool(2).run(f"{ECHO}:failing", rank=1, how="hang", within=0.5)
-    assert time.monotonic() - began < 10
-    time.sleep(0.1)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    with pytest.raises(RankFailed, match=r"not done within 2 s(.|\n)*in failing"):
+        pool(2).run(f"{ECHO}:failing", rank=1, how="hang", within=2)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
 
 
 @pytest.mark.slow
@@ -71,7 +68,7 @@ def test_rank_processes_end_with_the_session(sign: signal.Signals) -> None:
             "signal.signal(signal.SIGINT, signal.default_int_handler)",  # ignored where pytest runs in the background
             "pool(2).run('tests.parallel.jobs.echo:here', word='')",
             "print(*pool(2).pids, flush=True)",
-            "time.sleep(60)",
+            "time.sleep(600)",
         ]
     )
     with subprocess.Popen(
@@ -81,7 +78,4 @@ def test_rank_processes_end_with_the_session(sign: signal.Signals) -> None:
         pids = session.stdout.readline().split()
         session.send_signal(sign)
     assert len(pids) == 2
-    until = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{int(pid)}") for pid in pids):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: not any(os.path.exists(f"/proc/{int(pid)}") for pid in pids))

@@ -15,7 +15,8 @@ def test_what_ranks_send_through_the_relay_arrives_later_and_unchanged(world: in
     delay = 0.03
     late = pool(world, delay)
     for size in (1, 300_000):
-        for found in late.run(TIMED, size=size, times=3):
-            assert delay <= found["seconds"] < 10 * delay
-            assert torch.equal(found["got"], torch.arange(float(world)))
+        found = late.run(TIMED, size=size, times=3)
+        assert all(torch.equal(each["got"], torch.arange(float(world))) for each in found)
+        for took in zip(*(each["seconds"] for each in found), strict=True):
+            assert max(took) >= delay, "whoever comes last finds the messages of the others there"
     late.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hybridrec.parallel import watch
 from hybridrec.parallel.watch import RankFailure, Watch, guarded, of_connection
+from tests.patience import PATIENCE, wait_for
 
 CLOSED = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29614")
 LATE = RuntimeError("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete")
@@ -48,10 +48,10 @@ class Store:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Two ranks that watch each other, quickly; what would end the process is a list of exit codes."""
-    for name, seconds in {"BEAT": 0.01, "QUIET": 0.15, "GRACE": 0.1}.items():
+    for name, seconds in {"BEAT": 0.01, "QUIET": 0.5, "GRACE": 0.1}.items():
         monkeypatch.setattr(watch, name, seconds)
     store, ended = Store(), []
-    both = [Watch(rank, 2, store, 2.5, end=ended.append) for rank in range(2)]
+    both = [Watch(rank, 2, store, PATIENCE, end=ended.append) for rank in range(2)]
     for each in both:
         each.start()
     yield *both, store, ended
@@ -59,11 +59,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
         each.close()
 
 
-def wait_for(what: Callable[[], Any]) -> None:
-    until = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.01)
+def wait_for_step(one: Watch, rank: int, step: int) -> None:
+    wait_for(lambda: watch._read(one._seen[rank][0])["step"] == step)
 
 
 def freeze(each: Watch) -> None:
@@ -86,7 +83,7 @@ def test_an_error_of_one_rank_ends_the_others_with_its_words(watched, capsys):
 def test_a_broken_connection_is_told_with_the_rank_whose_signs_have_stopped(watched):
     one, other, _, ended = watched
     other.step = 3
-    time.sleep(0.1)
+    wait_for_step(one, 1, 3)
     freeze(other)
     with (
         pytest.raises(RankFailure, match="rank 1 died or left: its connection broke, last seen at step 3"),
@@ -107,22 +104,25 @@ def test_a_rank_that_did_not_come_is_named(watched):
     one, other, _, _ = watched
     one.step = other.step = 4
     one.calls += 1
-    time.sleep(0.1)
-    with pytest.raises(RankFailure, match=r"rank 1 stalled for 2.5 s, last seen at step 4"), guarded(one):
+    wait_for_step(one, 1, 4)
+    with pytest.raises(RankFailure, match=r"rank 1 stalled for 300 s, last seen at step 4"), guarded(one):
         raise LATE
 
 
 def test_a_rank_without_signs_ends_the_others_after_the_timeout(watched):
-    _, other, _, ended = watched
+    one, other, _, ended = watched
     freeze(other)
+    one.timeout = 0.3
     wait_for(lambda: ended)
     assert ended == [1]
+    assert one.failure == "rank 1 stalled for 0.3 s, last seen at step 0"
 
 
 def test_a_rank_that_is_done_is_not_missed(watched):
     one, other, _, ended = watched
     other.close()
-    time.sleep(0.9)
+    one.timeout = 0.1
+    time.sleep(0.5)
     assert one.failure is None
     assert ended == []
 
@@ -132,7 +132,7 @@ def test_whoever_keeps_the_store_may_leave_when_done_but_not_before(watched):
     store.lost = True
     wait_for(lambda: other.failure)
     assert "rank 0 died or left" in other.failure
-    assert not one._answers()
+    wait_for(lambda: not one._answers())
 
 
 def test_errors_of_connections_are_known_by_their_words():

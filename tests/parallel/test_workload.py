@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import hybridrec as hr
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.parallel import measure
+from tests.patience import PATIENCE
 
 from .cases import table
 
@@ -83,4 +84,4 @@ def test_data_without_rows_is_refused(clicks):
 
 def test_planning_needs_no_torch():
     code = "import sys, hybridrec.parallel; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False).returncode == 0

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from hybridrec.cli.commands import app
 from hybridrec.data.synthetic import tables
 from recipes.quickstart import best_auc, make_way
+from tests.patience import PATIENCE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--rows", 2000, "--batch-size", 256)
@@ -35,7 +36,7 @@ def start(folder: Path, *words: object, **streams) -> subprocess.Popen:
 
 def run(folder: Path, *words: object) -> subprocess.CompletedProcess:
     process = start(folder, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess([], process.returncode, out, err)
 
 
@@ -136,11 +137,9 @@ def test_an_unfinished_run_of_other_settings_is_replaced(tmp_path, capsys):
 def test_an_interrupted_generation_leaves_nothing(tmp_path, number):
     folder = tmp_path / "here"
     process = start(folder, "--rows", 50_000_000, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not (folder.exists() and any(folder.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: process.poll() is not None or (folder.exists() and any(folder.iterdir())))
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
     assert "Traceback" not in err
     assert not folder.exists()
@@ -156,7 +155,7 @@ def test_an_interrupted_training_goes_on_and_ends_as_if_left_alone(tmp_path, num
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
     if number == signal.SIGINT:
@@ -174,7 +173,7 @@ def test_a_terminal_gets_a_bar(tmp_path):
     ours, theirs = pty.openpty()
     process = start(tmp_path, *SMALL, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate(timeout=PATIENCE)
     shown = b""
     with open(ours, "rb", buffering=0) as screen:
         try:

@@ -17,6 +17,7 @@ from torch import nn
 import hybridrec as hr
 from hybridrec.models import build
 from hybridrec.serve import dense_part, export, load
+from tests.patience import PATIENCE
 from tests.serve.trained import KINDS, dataset, fit, frame, scores, trained
 
 EXACT = {"rtol": 0, "atol": 1e-6}
@@ -196,7 +197,9 @@ def test_serving_imports_neither_trainer_nor_models(shop):
         f"print(serve.load({str(folder)!r}))\n"
         "print([name for name in sys.modules if name.startswith(('hybridrec.train', 'hybridrec.models'))])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout
     assert out.splitlines() == [repr(load(folder)), "[]"]
 
 

@@ -22,6 +22,7 @@ from hybridrec.server.placement import owners
 from hybridrec.server.protocol import Kind
 from hybridrec.server.row_messages import packed
 from hybridrec.server.rows import RowArrays
+from tests.patience import PATIENCE
 from tests.server.counting import NUMBERS, RULE, counter
 
 OLD, NEW = 500, 50_000  # ids that come again and again, and those that come once in a while
@@ -41,7 +42,7 @@ class Task:
     staleness: int = 0
     save_every: int = 25
     pause: float = 0.0  # seconds of each step
-    deadline: float = 30.0
+    deadline: float = PATIENCE
 
     @staticmethod
     def of(text: str) -> Task:

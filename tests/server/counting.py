@@ -9,6 +9,7 @@ import numpy as np
 from hybridrec.server.client import Servers, Session
 from hybridrec.server.declaration import Declaration
 from hybridrec.server.protocol import Kind, Message
+from tests.patience import PATIENCE
 
 NUMBERS = np.array([[-1.0, 0, 0, 0, 0, 0, 0, 0, 0, np.inf, np.inf, 1, 1]])  # SGD with a rate of -1
 RULE = {"kind": "sgd", "state": []}
@@ -32,7 +33,7 @@ def attached(
 
 def look(session: Session, step: int, ids: list[int], server: int = 0, train: bool = True) -> list[float]:
     """The counts of ids, by a lookup of a step."""
-    found = session.lookup(server, 0, step, [0], [len(ids)], np.array(ids, np.int64), train=train).result(20)
+    found = session.lookup(server, 0, step, [0], [len(ids)], np.array(ids, np.int64), train=train).result(PATIENCE)
     return found.reshape(-1, 2)[:, 0].tolist()
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
@@ -44,7 +46,7 @@ class ServerProcess:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send it a signal and wait for its end."""
         self.process.send_signal(number)
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=PATIENCE)
         return self.process.returncode
 
     def __enter__(self) -> ServerProcess:
@@ -108,7 +110,7 @@ class Relay:
         self._socket.close()
         self.cut()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(PATIENCE)
 
 
 def _end(end: socket.socket) -> None:

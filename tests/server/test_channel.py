@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-import time
 from contextlib import suppress
 
 import numpy as np
@@ -18,6 +17,7 @@ from hybridrec.server.listener import Listener
 from hybridrec.server.protocol import HEADER, MAGIC, Kind, Message
 from hybridrec.server.shard import Shard
 from hybridrec.server.stream import Stream, receive_message, send_message
+from tests.patience import PATIENCE
 from tests.server.counting import attached, look, push
 from tests.server.processes import Relay, ServerProcess
 
@@ -78,7 +78,7 @@ def test_several_threads_may_ask_at_once(listener):
 
 def test_a_server_that_starts_again_without_its_rows_ends_the_job():
     with ServerProcess() as server:
-        servers = Servers.connect([server.address], deadline=20)
+        servers = Servers.connect([server.address], deadline=PATIENCE)
         session = attached(servers)
         look(session, 0, IDS)
         server.end(signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_a_server_that_starts_again_without_its_rows_ends_the_job():
             with pytest.raises(
                 ServerLost, match=r"server 0 .*: it has started anew without its rows; .*last checkpoint"
             ):
-                waits.result(20)
+                waits.result(PATIENCE)
             with pytest.raises(ServerLost, match="has started anew without its rows"):
                 look(session, 1, IDS)
         servers.close()
@@ -95,43 +95,42 @@ def test_a_server_that_starts_again_without_its_rows_ends_the_job():
 
 def test_a_server_that_does_not_come_back_fails_requests_at_their_deadline():
     with ServerProcess() as server:
-        servers = Servers.connect([server.address], deadline=1.0)
+        servers = Servers.connect([server.address])
         session = attached(servers)
         server.end(signal.SIGKILL)
-        start = time.monotonic()
-        with pytest.raises(ServerLost, match=r"the lookup of step 0 was not answered within 1 s \(.*refused"):
+        servers.deadline = 1.0
+        with pytest.raises(ServerLost, match=r"the lookup of step 0 was not answered within 1 s \(.+\)"):
             look(session, 0, IDS)
-        assert 0.9 < time.monotonic() - start < 5
         servers.close()
 
 
 def test_a_server_that_is_silent_fails_requests_at_their_deadline_and_may_go_on():
-    with ServerProcess() as server, Servers.connect([server.address], deadline=0.5) as servers:
+    with ServerProcess() as server, Servers.connect([server.address]) as servers:
         session = attached(servers)
         server.stop()
+        servers.deadline = 0.5
         with pytest.raises(ServerLost, match=r"server 0 .*: the lookup of step 0 was not answered within 0.5 s"):
             look(session, 0, IDS)
         server.process.send_signal(signal.SIGCONT)
-        time.sleep(0.1)
+        servers.deadline = PATIENCE
         assert look(session, 0, IDS, train=False) == [0] * 50
 
 
 def test_a_trainer_waits_longer_for_others_than_for_the_server(listener, monkeypatch):
-    with Servers.connect([address(listener)], deadline=0.3) as servers:
+    with Servers.connect([address(listener)]) as servers:
         first, second = (attached(servers, trainer=trainer, trainers=2) for trainer in (0, 1))
         look(first, 0, IDS)
+        servers.deadline = 1.5
         waits = push(first, 0, IDS)
         with pytest.raises(TimeoutError):
-            waits.result(0.8)
+            waits.result(2.0)
         look(second, 0, IDS)
         push(second, 0, IDS)
-        assert waits.result(5).updated.tolist() == [50]
+        assert waits.result(PATIENCE).updated.tolist() == [50]
         monkeypatch.setattr("hybridrec.server.channel.Channel.patience", 0.6)
         push(first, 1, IDS)
-        start = time.monotonic()
         with pytest.raises(ServerLost, match=r"the push of step 1 was not answered"):
             first.drain()
-        assert 0.5 < time.monotonic() - start < 5
 
 
 def test_an_update_that_fails_is_told_to_all_who_wait_for_it(listener, monkeypatch):
@@ -146,13 +145,13 @@ def test_an_update_that_fails_is_told_to_all_who_wait_for_it(listener, monkeypat
         monkeypatch.setattr(listener.shard.groups[0].rows, "update", full)
         for waits in [push(each, 0, IDS) for each in trainers]:
             with pytest.raises(RuntimeError, match=r"the update failed: OSError: .*No space left on device"):
-                waits.result(5)
+                waits.result(PATIENCE)
         monkeypatch.undo()
         for each in trainers:
             with pytest.raises(RuntimeError, match="No space left on device"):
                 each.drain()
         for waits in [push(each, 0, IDS) for each in trainers]:
-            assert waits.result(5).updated.tolist() == [50]
+            assert waits.result(PATIENCE).updated.tolist() == [50]
 
 
 def test_an_answer_that_is_too_large_for_a_message_is_an_error(listener, monkeypatch):
@@ -161,7 +160,7 @@ def test_an_answer_that_is_too_large_for_a_message_is_an_error(listener, monkeyp
         look(session, 0, IDS)
         monkeypatch.setattr("hybridrec.server.protocol.MOST_BYTES", 399)
         with pytest.raises(ValueError, match=r"a message ANSWER .* is too large"):
-            servers.ask(0, Kind.IDS, {"table": "count"}).result(5)
+            servers.ask(0, Kind.IDS, {"table": "count"}).result(PATIENCE)
 
 
 def test_servers_in_another_order_than_their_numbers_are_refused():
@@ -179,7 +178,7 @@ def test_a_malformed_message_ends_its_connection_and_nothing_else(listener):
         session = attached(servers)
         for data in (b"garbage " * 10, b"HYBR" + b"\xff" * 60):
             with socket.create_connection(("127.0.0.1", listener.port)) as other:
-                stream = Stream(other, patience=5.0)
+                stream = Stream(other, patience=PATIENCE)
                 send_message(stream, Message(Kind.HELLO, {"token": "", "client": "other"}))
                 assert receive_message(stream).kind == Kind.ANSWER
                 other.sendall(data)

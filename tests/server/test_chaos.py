@@ -48,8 +48,7 @@ def test_a_killed_trainer_and_a_killed_server_in_memory_cost_steps_and_no_update
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize(("servers", "trainers", "staleness"), [(2, 1, 0), (2, 1, 4), (2, 2, 0), (2, 2, 4), (5, 3, 1)])
+@pytest.mark.parametrize(("servers", "trainers", "staleness"), [(2, 1, 0), (2, 2, 4), (5, 3, 1)])
 def test_kills_of_servers_with_rows_on_disk_and_of_trainers_lose_and_double_nothing(
     tmp_path: Path, servers: int, trainers: int, staleness: int
 ):
@@ -60,8 +59,7 @@ def test_kills_of_servers_with_rows_on_disk_and_of_trainers_lose_and_double_noth
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 4])
-@pytest.mark.parametrize("trainers", [1, 2])
+@pytest.mark.parametrize(("trainers", "staleness"), [(1, 4), (2, 0)])
 def test_kills_of_servers_in_memory_roll_back_to_the_checkpoint(tmp_path: Path, trainers: int, staleness: int):
     chaos = Chaos(trainers=trainers, staleness=staleness, on_disk=False, save_every=10)
     outcome = run(chaos, tmp_path, random_kills(20), seed=trainers + 10 * staleness)

@@ -19,6 +19,7 @@ from hybridrec.server.client import Servers
 from hybridrec.server.placement import owners
 from hybridrec.server.protocol import Kind, Message
 from hybridrec.server.stream import Stream, receive_message, send_message
+from tests.patience import PATIENCE
 from tests.server.processes import PYTHON, ROOT, ServerProcess
 from tests.server.trainer_process import IDS, drawn
 
@@ -47,7 +48,7 @@ def found(addresses: list[str]) -> dict[str, np.ndarray]:
 def wait_for_work(address: str, jobs: list[subprocess.Popen]) -> None:
     """Until trainers have found a server and pushed to it, or are done."""
     with socket.create_connection(split_address(address)) as connection:
-        stream = Stream(connection, 10.0)
+        stream = Stream(connection, PATIENCE)
         send_message(stream, Message(Kind.HELLO, {"token": "", "client": "test"}))
         receive_message(stream)
         while any(job.poll() is None for job in jobs):
@@ -75,7 +76,7 @@ def trained(folder: Path, count: int, trainers: int, staleness: int, steps: int,
             time.sleep(draw.uniform(0, 0.2))
             servers[victim].end(signal.SIGKILL)
             servers[victim] = stack.enter_context(ServerProcess(*options[victim], port=servers[victim].port))
-        assert [job.wait(100) for job in jobs] == [0] * trainers
+        assert [job.wait(PATIENCE) for job in jobs] == [0] * trainers
         return found(addresses)
 
 
@@ -84,6 +85,6 @@ def trained(folder: Path, count: int, trainers: int, staleness: int, steps: int,
 @pytest.mark.parametrize("trainers", [1, 2, 3])
 def test_servers_that_are_killed_lose_and_double_nothing(tmp_path, count, trainers):
     staleness = 3 * ((count + trainers) % 2)
-    counted = trained(tmp_path, count, trainers, staleness, steps=300, kills=6)
+    counted = trained(tmp_path, count, trainers, staleness, steps=200, kills=4)
     for what, times in counted.items():
-        assert (times == expected(trainers, 300)).all(), what
+        assert (times == expected(trainers, 200)).all(), what

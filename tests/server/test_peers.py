@@ -14,6 +14,7 @@ from hybridrec.server.errors import ServerLost
 from hybridrec.server.listener import Listener
 from hybridrec.server.protocol import Kind
 from hybridrec.server.shard import Shard
+from tests.patience import PATIENCE, wait_for
 from tests.server.counting import NUMBERS, RULE, attached, counter, look, push
 from tests.server.processes import Relay
 
@@ -71,10 +72,11 @@ def test_failed_lookups_and_pushes_are_sent_again_and_no_batch_is_dropped():
 def test_a_step_that_cannot_be_done_fails_and_is_not_passed_over():
     """There, training goes on with the next batch."""
     with Listener(Shard(), "127.0.0.1", 0) as listener:
-        servers = Servers.connect([f"127.0.0.1:{listener.port}"], deadline=0.3)
+        servers = Servers.connect([f"127.0.0.1:{listener.port}"])
         session = attached(servers)
         look(session, 0, IDS)
         push(session, 0, IDS).result()
+    servers.deadline = 0.3
     with pytest.raises(ServerLost, match="the lookup of step 1 was not answered"):
         look(session, 1, IDS)
     push(session, 1, IDS)
@@ -105,13 +107,8 @@ def test_trainers_that_die_leave_nothing_behind():
                     session.lookup(0, 0, step, [0], [len(IDS)], np.array(IDS), train=True)
                 for step in (1, 2, 3):  # before that of step 0, so they wait
                     session.push(0, 0, step, [0], [len(IDS)], np.array(IDS), np.ones(80, np.float32), NUMBERS)
-        expires = time.monotonic() + 5
-        while (told := listener.shard.stats())["waiting"] and time.monotonic() < expires:
-            time.sleep(0.01)
-        assert told["waiting"] == 0
-        while listener.connections and time.monotonic() < expires:
-            time.sleep(0.01)
-        assert listener.connections == 0
+        wait_for(lambda: listener.shard.stats()["waiting"] == 0)
+        wait_for(lambda: listener.connections == 0)
 
 
 def test_a_late_trainer_resets_no_optimizer_state():
@@ -142,7 +139,7 @@ def test_all_servers_are_waited_for_and_the_one_that_is_missing_is_named():
         late: list[Listener] = []
         timer = threading.Timer(0.3, lambda: late.append(Listener(Shard(1, 2), "127.0.0.1", second.port)))
         timer.start()
-        Servers.connect(there, deadline=20).close()
+        Servers.connect(there, deadline=PATIENCE).close()
         timer.join()
         late[0].close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from hybridrec.server.client import Servers
 from hybridrec.server.errors import ServerLost
 from hybridrec.server.process import ServerOptions, client_tls, read_token
 from hybridrec.server.protocol import Kind
+from tests.patience import PATIENCE
 from tests.server.counting import attached, look, push
 from tests.server.processes import ServerProcess, certificate
 
@@ -31,9 +31,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_a_server_imports_no_torch_and_stops_cleanly():
-    start = time.monotonic()
     with ServerProcess() as server:
-        print(f"a server started in {time.monotonic() - start:.2f} s")
         libraries = Path(f"/proc/{server.process.pid}/maps").read_text()
         assert "_native" in libraries
         assert "torch" not in libraries
@@ -48,7 +46,7 @@ def test_a_server_imports_no_torch_and_stops_cleanly():
 def test_a_server_can_be_told_to_stop():
     with ServerProcess() as server, Servers.connect([server.address]) as servers:
         servers.ask(0, Kind.STOP).result()
-        assert server.process.wait(10) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_with_tls_and_token_all_is_as_without(guarded):
@@ -64,17 +62,15 @@ def test_with_tls_and_token_all_is_as_without(guarded):
 @pytest.mark.parametrize("token", [None, "another-long-random-text", TOKEN[:-1], TOKEN + "x"])
 def test_a_wrong_token_is_refused_at_once(guarded, token):
     server, cert = guarded
-    start = time.monotonic()
     with pytest.raises(PermissionError, match="token"):
-        Servers.connect([server.address], token=token, tls=client_tls(cert))
-    assert time.monotonic() - start < 5
+        Servers.connect([server.address], token=token, tls=client_tls(cert), deadline=PATIENCE)
 
 
 def test_a_server_whose_certificate_is_not_known_is_not_told_the_token(guarded, tmp_path):
     server, _ = guarded
     other, _ = certificate(tmp_path, "other")
     with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        Servers.connect([server.address], token=TOKEN, tls=client_tls(other), deadline=5)
+        Servers.connect([server.address], token=TOKEN, tls=client_tls(other), deadline=PATIENCE)
 
 
 def test_an_expired_certificate_is_refused(tmp_path):
@@ -83,7 +79,7 @@ def test_an_expired_certificate_is_refused(tmp_path):
         ServerProcess("--tls-cert", str(cert), "--tls-key", str(key)) as server,
         pytest.raises(ssl.SSLError, match="certificate has expired"),
     ):
-        Servers.connect([server.address], tls=client_tls(cert), deadline=5)
+        Servers.connect([server.address], tls=client_tls(cert), deadline=PATIENCE)
 
 
 def test_a_client_without_tls_is_refused_by_a_server_that_has_it(guarded):

@@ -198,7 +198,7 @@ class Kill(Callback):
 def test_a_server_that_is_lost_ends_the_run_and_says_what_to_resume_from(tmp_path):
     ds = dataset(1000, 50)
     with ServerProcess() as server:
-        config = ServersConfig([server.address], deadline=0.3)
+        config = ServersConfig([server.address], deadline=2.0)
         trainer = trainer_of(ds, out=tmp_path, options=SAVING, servers=config, callbacks=[Kill(server, 12)])
         with pytest.raises(ServerLost, match=rf"server 0 \({server.address}\): the .* of step .*") as lost:
             trainer.fit(ds, steps=STEPS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridrec.server.client import Servers
 from hybridrec.server.placement import owners
+from tests.patience import PATIENCE
 from tests.server.counting import NUMBERS, attached
 
 IDS = 500  # that there are
@@ -23,7 +24,7 @@ def drawn(trainer: int, step: int) -> np.ndarray:
 
 def run(addresses: list[str], trainer: int, trainers: int, staleness: int, steps: int) -> None:
     """Train for so many steps."""
-    with Servers.connect(addresses, deadline=60) as servers:
+    with Servers.connect(addresses, deadline=PATIENCE) as servers:
         session = attached(servers, 1, trainer, trainers, staleness, eviction="lfu")
         for step in range(steps):
             ids = drawn(trainer, step)

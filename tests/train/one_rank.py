@@ -14,12 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401  (what making an optimizer loads; here, before ranks wait for each other)
+
 import hybridrec as hr
 from hybridrec.parallel.ranks import ranks
 from hybridrec.parallel.watch import RankFailure
 from hybridrec.train import Callback, Trainer
+from tests.patience import PATIENCE
 from tests.train.clicks import QUIET
 from tests.train.ranked import data_of, model_of
+from tests.train.started import meet
 
 STEP = 20
 
@@ -34,7 +38,7 @@ class Fail(Callback):
         mine = ranks()
         assert mine is not None
         if self.how == "wait" and trainer.step == STEP and mine.rank == self.rank:
-            self.mark.with_name("pid").write_text(str(os.getpid()))
+            self.mark.with_name("waits").touch()
         if self.how == "wait" and trainer.step > STEP:
             time.sleep(0.01)
         if trainer.step != STEP or mine.rank != self.rank or self.mark.exists():
@@ -51,10 +55,11 @@ class Fail(Callback):
             time.sleep(1000)
 
 
-def main(out: str, how: str, rank: str, timeout: str = "60") -> None:
+def main(out: str, how: str, rank: str, timeout: str = str(PATIENCE)) -> None:
     folder = Path(out)
     ds = data_of(2000, 20)
     options = replace(QUIET, save_every=5, timeout=float(timeout))
+    meet(folder)
     hr.init(timeout=float(timeout))
     mine = ranks()
     assert mine is not None

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from hybridrec.train import heap
+from tests.patience import PATIENCE
 
 FAULTS = """
 import resource, torch
@@ -26,7 +27,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def faults(**environment: str) -> tuple[bool, int]:
     """What keep_freed_memory() said in a process of its own, and the page faults of a step that allocates 64 MB."""
     run = subprocess.run(
-        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FAULTS], env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     said, count = run.stdout.split()
     return said == "True", int(count)

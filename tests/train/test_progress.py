@@ -13,6 +13,7 @@ import pytest
 
 from hybridrec.train import progress
 from hybridrec.train.progress import Display, Lines, Live, line_of, make_display
+from tests.patience import PATIENCE
 
 TRAIN = {
     **{"kind": "train", "step": 20, "epoch": 0, "time": 1.0, "loss": 0.5, "auc": 0.75, "samples_per_s": 12345.6},
@@ -72,7 +73,7 @@ def test_on_a_terminal_a_bar_is_drawn_and_gone_at_the_end():
                 shown += part
         except OSError:  # the other end is closed
             pass
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
     os.close(ours)
     text = shown.decode()
     assert "samples/s" in text

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hybridrec.train import Callback, EarlyStopping, Schedule, Trainer, TrainOptions
+from tests.patience import PATIENCE
 from tests.train.clicks import QUIET, assert_same, dataset, model_of, numbers_of, trainer_of, weights
 
 
@@ -218,15 +221,25 @@ def test_ctrl_c_during_a_validation_is_taken_up_with_that_validation(tmp_path):
     assert numbers_of(left_alone) == numbers_of(resumed)
 
 
+class Dies(Callback):
+    """Kills its process at any moment soon after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, trainer, result):
+        if trainer.step == self.step:
+            threading.Timer(0.05 * random.Random(self.step).random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
 PROGRAM = """
 import sys
 import torch
 from hybridrec.train.seeds import seed_everything
-from tests.train.test_resume import FULL, dataset, replace, dropout_trainer
+from tests.train.test_resume import FULL, Dies, dataset, replace, dropout_trainer
 torch.set_num_threads(1)
 options = replace(FULL, save_every=10, deterministic=True)
-trainer = dropout_trainer(sys.argv[1], options)
-print("begin", flush=True)
+trainer = dropout_trainer(sys.argv[1], options, [Dies(int(step)) for step in sys.argv[2:]])
 ds = dataset(30_000, batch_size=100).shuffle(seed=3)
 trainer.fit(ds, dataset(500), epochs=1, resume="auto")
 """
@@ -236,17 +249,11 @@ trainer.fit(ds, dataset(500), epochs=1, resume="auto")
 def test_a_process_killed_at_random_steps_and_resumed_ends_bit_for_bit_as_one_left_alone(tmp_path):
     command = [sys.executable, "-c", PROGRAM]
     root = Path(__file__).parents[2]
-    subprocess.run([*command, str(tmp_path / "a")], check=True, cwd=root, timeout=120)
-    kills = 0
-    for wait in (0.4, 1.1, 0.7, 1.9, 1.3):
-        with subprocess.Popen([*command, str(tmp_path / "b")], cwd=root, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "begin\n"
-            time.sleep(wait)
-            process.kill()
-        kills += process.returncode == -signal.SIGKILL
-    assert kills >= 3, "the process was too quick to be killed"
-    subprocess.run([*command, str(tmp_path / "b")], check=True, cwd=root, timeout=120)
+    subprocess.run([*command, str(tmp_path / "a")], check=True, cwd=root, timeout=PATIENCE)
+    for step in (5, 80, 150, 220):
+        process = subprocess.run([*command, str(tmp_path / "b"), str(step)], cwd=root, timeout=PATIENCE)
+        assert process.returncode == -signal.SIGKILL
+    subprocess.run([*command, str(tmp_path / "b")], check=True, cwd=root, timeout=PATIENCE)
 
     found = []
     for name in "ab":

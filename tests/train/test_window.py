@@ -49,16 +49,17 @@ def test_stages_add_up_to_the_time_and_waiting_is_told():
     assert record["stages"]["data"] >= 0.05
     assert 5 * sum(record["stages"].values()) <= spent
     assert record["wait_share"] == pytest.approx(record["stages"]["data"] / sum(record["stages"].values()), rel=1e-3)
-    assert record["samples_per_s"] == pytest.approx(500 / (5 * sum(record["stages"].values())), rel=0.2)
+    assert 500 / spent <= record["samples_per_s"] <= 500 / (5 * 0.05)
 
 
-def test_time_that_is_skipped_is_in_no_stage():
+def test_time_that_is_skipped_is_in_no_stage(monkeypatch):
+    times = iter((1.0, 2.0, 4.0, 8.0, 16.0))
+    monkeypatch.setattr("hybridrec.train.stages.perf_counter", lambda: next(times))
     stages = Stages()
     stages.enter("forward")
     stages.enter("other")
-    time.sleep(0.05)
     stages.skip()
-    assert sum(stages.take().values()) < 0.04
+    assert {name: seconds for name, seconds in stages.take().items() if seconds} == {"other": 1.0 + 8.0, "forward": 2.0}
     assert wait_share({}) == 0.0
 
 

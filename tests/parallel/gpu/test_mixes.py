@@ -14,7 +14,7 @@ from tests.parallel.drawn import cases
 from tests.parallel.equality import check
 from tests.parallel.training_case import Case, Spec
 
-pytestmark = [*needs_gpu, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [*needs_gpu, pytest.mark.slow]
 
 EXAMPLES = 6 if INTERPRETED else 60
 DYNAMIC = ("capacity", "eviction", "admission")  # what tables on a GPU cannot be

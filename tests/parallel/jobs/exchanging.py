@@ -122,7 +122,7 @@ def chosen(wanted: list[bool | None]) -> dict[str, Any]:
 
 
 def killed(rank: int) -> dict[str, Any]:
-    """One rank dies while the others wait for its message; how long that takes, and what they are told."""
+    """One rank dies while the others wait for its message; what they are told."""
     found = here()
     exchange, parts = Exchange(found, True), [1] * found.world
     exchange.vectors(torch.zeros(found.world), parts, parts).wait()
@@ -132,11 +132,7 @@ def killed(rank: int) -> dict[str, Any]:
     arriving = exchange.vectors(torch.zeros(found.world), parts, parts)
     if found.rank == (rank + 1) % found.world:
         os.kill(pids[rank], signal.SIGKILL)
-    start = time.monotonic()
-    try:
-        arriving.wait()
-    except RuntimeError as error:
-        raise AssertionError(f"after {time.monotonic() - start:.0f} s: {error}") from None
+    arriving.wait()
     return {}
 
 

@@ -13,6 +13,7 @@ from hybridrec.embedding import LFU, MinCount
 from hybridrec.parallel.ranks import leave, ranks
 from hybridrec.train.checkpoint import CheckpointError, Checkpoints, Contents, LoadReport, load
 from hybridrec.train.checkpoint.homes import homes_of, unwrapped
+from tests.train.started import meet
 
 TABLES = [
     hr.Table("item", 6, rows=40, dtype=torch.bfloat16),
@@ -148,6 +149,7 @@ def save_for_ever(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    meet(Path(sys.argv[1]))
     hr.init(timeout=10)
     save_for_ever(Path(sys.argv[1]))
     leave()

@@ -21,6 +21,7 @@ from hybridrec.embedding.table import Table
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.checkpoint import Checkpoints, Contents
 from hybridrec.train.checkpoint import checkpoints as module
+from tests.patience import PATIENCE
 
 SCHEMES = ("row", "column", "table", "replicated", "grid")
 
@@ -119,9 +120,9 @@ def threads_are_ranks(monkeypatch: Any):
         yield
 
 
-def on_ranks(world: int, do: Callable[[int], Any], monkeypatch: Any, timeout: float = 20.0) -> list[Any]:
+def on_ranks(world: int, do: Callable[[int], Any], monkeypatch: Any, timeout: float = PATIENCE) -> list[Any]:
     """What `do(rank)` returns on each rank, or the exception that it raised."""
-    said, barrier, results = [None] * world, threading.Barrier(world, timeout=timeout), [None] * world
+    said, barrier, results = [None] * world, threading.Barrier(world, timeout=PATIENCE), [None] * world
 
     def run(rank: int) -> None:
         _mine.ranks = ThreadRanks(rank, world, said, barrier, timeout)

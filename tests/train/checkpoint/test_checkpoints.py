@@ -25,6 +25,7 @@ from hybridrec.train.checkpoint import checkpoints as module
 from hybridrec.train.checkpoint import lock as locks
 from hybridrec.train.checkpoint import manifest as manifests
 from hybridrec.train.checkpoint import write as writing
+from tests.patience import PATIENCE
 
 
 def linear(value: float = 0.0) -> Contents:
@@ -252,7 +253,7 @@ def test_a_limit_on_file_size_is_an_error(tmp_path):
 
 def run(program: str, *args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.slow

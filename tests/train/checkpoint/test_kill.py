@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import torch
 from hybridrec.embedding import LFU, MinCount, Table
 from hybridrec.optim import Adagrad
 from hybridrec.train.checkpoint import Checkpoints
+from tests.patience import PATIENCE
 from tests.train.checkpoint.runs import Click, Run, differences
 
 STEPS = 120
@@ -26,8 +29,8 @@ def make() -> Run:
     return Run(Click(item, user), lambda model: Adagrad(model, lr=0.1), FEATURES)
 
 
-def go_on(folder: str) -> Run:
-    """Train to the end, from the latest checkpoint if there is one; saves every third step."""
+def go_on(folder: str, dies: int = -1) -> Run:
+    """Train to the end, from the latest checkpoint if there is one; saves every third step. Or die soon after one."""
     run = make()
     with Checkpoints(folder, keep=2) as checkpoints:
         latest = checkpoints.latest()
@@ -35,6 +38,8 @@ def go_on(folder: str) -> Run:
             run.resume(latest)
         while run.step < STEPS:
             run.train(1)
+            if run.step == dies:
+                threading.Timer(0.05 * random.Random(dies).random(), os.kill, (os.getpid(), signal.SIGKILL)).start()
             if run.step % 3 == 0:
                 checkpoints.save(run.contents(), run.step)
     return run
@@ -42,18 +47,11 @@ def go_on(folder: str) -> Run:
 
 @pytest.mark.slow
 def test_killed_at_any_moment_a_run_ends_as_if_left_alone(tmp_path):
-    program = "import sys; from tests.train.checkpoint.test_kill import go_on; go_on(sys.argv[1])"
-    moments, kills, seen = random.Random(0), 0, set()
-    while kills < 4:
-        child = subprocess.Popen([sys.executable, "-c", program, tmp_path])
-        before = Checkpoints(tmp_path).latest()
-        while Checkpoints(tmp_path).latest() == before and child.poll() is None:  # it has saved once more
-            time.sleep(0.05)
-        time.sleep(0.2 * moments.random())
-        assert child.poll() is None, "it was over before it could be killed"
-        child.kill()
-        child.wait()
-        kills += 1
+    program = "import sys; from tests.train.checkpoint.test_kill import go_on; go_on(sys.argv[1], int(sys.argv[2]))"
+    seen = set()
+    for step in (10, 40, 70, 100):
+        child = subprocess.run([sys.executable, "-c", program, tmp_path, str(step)], timeout=PATIENCE)
+        assert child.returncode == -signal.SIGKILL
         seen.add(Checkpoints(tmp_path).latest())
     assert len(seen) == 4
     resumed, alone = go_on(str(tmp_path)), make()

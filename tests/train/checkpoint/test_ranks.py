@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,9 @@ import pytest
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, read_manifest, verify
 from tests.parallel.pool import pool
+from tests.patience import PATIENCE
 from tests.train.checkpoint.sharded_run import PIN, Run
+from tests.train.started import free_port
 
 JOBS = "tests.train.checkpoint.sharded_run"
 NAMES = "emb.item", "emb.user", "emb.page", "emb.tag", "word"
@@ -24,10 +25,7 @@ NAMES = "emb.item", "emb.user", "emb.page", "emb.tag", "word"
 
 def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
     """The program on so many ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    found = []
+    found, port = [], free_port()
     for rank in range(world):
         told = {
             "RANK": rank,
@@ -144,10 +142,8 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_no_half(victim, tmp_path):
             children[0].stdout.readline()
         time.sleep(0.3 * moments.random())
         children[victim].kill()
-        begun = time.monotonic()
-        children[1 - victim].communicate(timeout=120)
+        children[1 - victim].communicate(timeout=PATIENCE)
         assert children[1 - victim].returncode != 0
-        assert time.monotonic() - begun < 100
     finally:
         for child in children:
             child.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hybridrec.train.report import write
+from tests.patience import PATIENCE
 from tests.train.report.fake_run import write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "chrome-headless-shell")
@@ -46,7 +47,7 @@ def browse(page: Path, profile: Path) -> subprocess.CompletedProcess[str]:
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--enable-logging=stderr"]
     options += [f"--user-data-dir={profile}", "--window-size=500,900", "--dump-dom"]
     return subprocess.run(
-        [BROWSER, *options, page.resolve().as_uri()], capture_output=True, text=True, timeout=60, check=True
+        [BROWSER, *options, page.resolve().as_uri()], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
 
 
