@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from hybridrec.embedding.queue import QueuedCall
 from hybridrec.optim.rule import RowStep
 from hybridrec.server.course import Asked, Gradients
 from hybridrec.server.declared import step_numbers
 from hybridrec.server.row_group import NUMBERS
+from hybridrec.server.summed_norm import Part, added_up
 
 if TYPE_CHECKING:
     from hybridrec.server.served_lookup import ServedGradients
-
-Part = tuple[np.ndarray, np.ndarray]  # ids, and their gradients
 
 
 class PushDraft:
@@ -61,7 +59,7 @@ class PushDraft:
         found = self._of_each(works, name)
         if len(works) < 2 and name not in self._counting:
             return found
-        return [[_added_up(parts)] if parts else [] for parts in found]
+        return [[added_up(parts)] if parts else [] for parts in found]
 
     def _of_each(self, works: Sequence[ServedGradients], name: str) -> list[list[Part]]:
         servers = range(self._servers)
@@ -86,11 +84,3 @@ class PushDraft:
         ids = np.concatenate([ids for ids, _ in flat]) if flat else np.empty(0, np.int64)
         vectors = np.concatenate([each.ravel() for _, each in flat]) if flat else np.empty(0, np.float32)
         return Asked(numbers, counts, ids), vectors
-
-
-def _added_up(parts: Sequence[Part]) -> Part:
-    """Each id once, with the sum of its gradients in the order in which they came."""
-    ids, gradients = np.concatenate([ids for ids, _ in parts]), np.concatenate([each for _, each in parts])
-    unique, inverse = torch.from_numpy(ids).unique(return_inverse=True)
-    sums = torch.zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, torch.from_numpy(gradients))
-    return unique.numpy(), sums.numpy()

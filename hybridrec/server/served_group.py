@@ -23,6 +23,7 @@ from hybridrec.server.flights_ahead import FlightsAhead
 from hybridrec.server.push_draft import PushDraft
 from hybridrec.server.remote_store import RemoteStore
 from hybridrec.server.served_lookup import ServedFlight, ServedLookup
+from hybridrec.server.summed_norm import Part, squares
 
 
 class ServedGroup(GradientQueue[RemoteStore]):
@@ -106,19 +107,29 @@ class ServedGroup(GradientQueue[RemoteStore]):
         return not self._any(bad)
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
-        """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
+        """The L2 norm of the row gradients of these tables together, summed over trainers, each times its grad_scale.
+
+        All trainers ask for it. Where each push is an update of its own, it is that of the sum all the same: that of
+        the step without servers.
+        """
+        wanted = list(names)
+        found = squares([self._whole(name) for name in wanted], self.exchange)
+        scales = [steps[name].grad_scale if steps else 1.0 for name in wanted]
+        total = sum(scale**2 * each for scale, each in zip(scales, found, strict=True))
         if self.ranks.world > 1:
-            raise ValueError(
-                f"tables {', '.join(names)} are on servers, which add up the gradients of {self.ranks.world} trainers: "
-                "no trainer knows the norm of their sum, so gradients cannot be clipped by it; leave out clip_norm, or "
-                "bound each row with clip_row_norm"
-            )
-        total = 0.0
-        for name in names:
-            scale = steps[name].grad_scale if steps else 1.0
-            for parts in self._draft.summed(name, self._calls({name})):
-                total += scale**2 * sum(float(np.square(part, dtype=np.float64).sum()) for _, part in parts)
+            total = float(self.ranks.sum(torch.tensor([total], dtype=torch.float64)))
         return math.sqrt(total) if math.isfinite(total) else math.inf
+
+    def _whole(self, name: str) -> Part:
+        """The queued gradients of a table, for all servers; not those of ids that were not let in."""
+        store = self.stores[name]
+        none = np.empty(0, np.int64), np.empty((0, store.dim), np.float32)
+        parts = [none, *(part for each in self._draft.summed(name, self._calls({name})) for part in each)]
+        ids, gradients = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if not store.refuses:
+            return ids, gradients
+        live = store.live(torch.from_numpy(ids)).numpy()
+        return ids[live], gradients[live]
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         """Raise if a step that says so would have to leave out rows; changes nothing."""
