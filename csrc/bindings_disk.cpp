@@ -56,7 +56,10 @@ void bind_disk(nb::module_& m) {
       .def("set_rule", [](DiskTable& t, const std::string& rule) { t.disk().set_rule(rule); }, "rule"_a)
       .def_prop_ro("changes", [](const DiskTable& t) { return t.disk().changes(); })
       .def("begin", [](DiskTable& t) { alone(t, [](DiskHome& disk) { disk.begin(0); }); })
-      .def("done", [](DiskTable& t) { alone(t, [](DiskHome& disk) { disk.commit({}); }); })
+      .def("done", [](DiskTable& t, const std::optional<TagTuple>& tag) {
+        const auto of = [](const TagTuple& numbers) { return Tag{std::get<0>(numbers), std::get<1>(numbers), std::get<2>(numbers)}; };
+        alone(t, [&](DiskHome& disk) { disk.commit(tag ? std::optional<Tag>(of(*tag)) : std::nullopt); });
+      }, "tag"_a = nb::none())
       .def("abort", [](DiskTable& t) { alone(t, [](DiskHome& disk) { disk.abort(); }); })
       .def("tags", [](DiskTable& t) {
         std::vector<TagTuple> found;

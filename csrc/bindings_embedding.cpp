@@ -121,7 +121,11 @@ void bind_tables(nb::module_& m) {
       .def("__init__", [](RowSpec* self, uint64_t key, int64_t dim, const std::string& dtype, const std::string& init, double scale,
                           int64_t first, int64_t stride, int64_t column) {
         new (self) RowSpec{key, dim, row_type(dtype), init_kind(init), scale, first, stride, column};
-      }, "key"_a, "dim"_a, "dtype"_a, "init"_a, "scale"_a, "first"_a = 0, "stride"_a = 1, "column"_a = 0);
+      }, "key"_a, "dim"_a, "dtype"_a, "init"_a, "scale"_a, "first"_a = 0, "stride"_a = 1, "column"_a = 0)
+      .def("initial", [](const RowSpec& spec, Address ids, int64_t n, Address to) {
+        nb::gil_scoped_release release;
+        initial_rows(spec, at<const int64_t>(ids), n, at<uint8_t>(to));
+      }, "ids"_a, "n"_a, "to"_a);
 
   nb::class_<Table>(m, "Table")
       .def("__len__", &Table::size)

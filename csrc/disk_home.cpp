@@ -189,6 +189,11 @@ void DiskHome::keep_values(const uint32_t* slots, int64_t n) {
   if (keeps()) log_.keep_values(RowImages(*table_), slots, n);
 }
 
+void DiskHome::keep_scores(uint32_t slot, uint8_t* record) {
+  if (counting()) log_.keep_scores(slot, record);
+  cuts_.keep_scores(slot, record);
+}
+
 // -- tags and cuts --------------------------------------------------------------------------------------------
 
 void DiskHome::forget_tag(uint64_t source) {

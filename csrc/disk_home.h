@@ -50,8 +50,8 @@ class DiskHome final : public Home {
   void keep_rows(const uint32_t* slots, int64_t n) override;
   void keep_values(const uint32_t* slots, int64_t n) override;
   void keep(const void* bytes, size_t n) override;
-  bool wants_scores() const override { return !cuts_.empty(); }
-  void keep_scores(uint32_t slot, uint8_t* record) override { cuts_.keep_scores(slot, record); }
+  bool wants_scores() const override { return !cuts_.empty() || counting(); }
+  void keep_scores(uint32_t slot, uint8_t* record) override;
 
   // The rule that the state belongs to, in words of the caller: given before it is attached.
   std::string rule() const { return {live().rule, live().rule_bytes}; }
@@ -69,6 +69,7 @@ class DiskHome final : public Home {
  private:
   Live& live() const { return files_.live(); }
   Control& control() const { return files_.control(); }
+  bool counting() const { return depth_ > 0 && table_->counted(); }  // a lookup within a change is undone with its counts
   bool keeps() const;  // whether what is about to change is to be kept
   int64_t batch_to_keep(const Column& records, const uint32_t* slots, int64_t n, uint32_t* mine, uint64_t* stamps) const;
   void end_change();

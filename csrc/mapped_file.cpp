@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "memory_limit.h"
+
 namespace hybridrec {
 
 namespace {
@@ -20,10 +22,7 @@ size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 // A file beyond this is read and written in small pages: most of it is not in memory, and no more should come than is
 // asked for.
-size_t large() {
-  static const size_t bytes = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4;
-  return bytes;
-}
+size_t large() { return memory_limit() / 4; }
 
 // Bytes of disk for this part of a file: 0, or why not.
 int set_aside(int file, size_t offset, size_t bytes) {

@@ -114,8 +114,11 @@ void Routed::deal(size_t target) {
   for (size_t u = 0; u < ids.unique.size(); ++u) {
     int64_t& id = ids.unique[u];
     uint32_t share = 0;
-    if (holders > 1 && table.rows < 0) share = static_cast<uint32_t>(table.served ? server_of(id, holders) : owner_of(id, holders));
-    if (holders > 1 && table.rows >= 0) {
+    if (holders > 1 && table.served) {
+      share = static_cast<uint32_t>(server_of(id, holders));
+    } else if (holders > 1 && table.rows < 0) {
+      share = static_cast<uint32_t>(owner_of(id, holders));
+    } else if (holders > 1) {
       const auto row = static_cast<uint32_t>(id);  // a table has less than 2^32 rows
       share = row % holders;
       id = row / holders;

@@ -15,7 +15,7 @@ struct Target {
   OutOfRange policy;
   std::vector<int> holders;  // ranks: the row of id i is with holder i % n, those of a dynamic table go by a hash
   bool every = false;        // each occurrence of an id travels, since the table counts them
-  bool served = false;       // the holders are servers, among which ids of a dynamic table go by `server_of`
+  bool served = false;       // the holders are servers, among which ids go by `server_of`, as they are
 };
 
 // The ids of one feature: values [start, start + count) of the block.
@@ -46,8 +46,8 @@ class Routed {
   const Fault& fault() const { return fault_; }
   const std::vector<int64_t>& counts() const { return counts_; }  // [targets, world] ids
 
-  // Writes the ids of target t for rank r to `messages[t * world + r]`, as the holder numbers its rows (dynamic: as they
-  // are), and for each value of feature f, from positions[f] on, where its row will be: bases[t * world + r] + its place
+  // Writes the ids of target t for rank r to `messages[t * world + r]`, as the holder numbers its rows (dynamic and served:
+  // as they are), and for each value of feature f, from positions[f] on, where its row will be: bases[t * world + r] + its place
   // in that message, or -1 for an id that has none.
   void fill(const std::vector<int64_t*>& messages, const std::vector<int64_t>& bases,
             const std::vector<int64_t*>& positions) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 
 #include "kernels/kernels.h"
@@ -69,6 +70,16 @@ Init init_kind(const std::string& name) {
   if (name == "normal") return Init::Normal;
   if (name == "constant") return Init::Constant;
   throw std::invalid_argument("an initial value is uniform, normal or constant, not " + name);
+}
+
+void initial_rows(const RowSpec& spec, const int64_t* ids, int64_t n, uint8_t* to) {
+  ThreadPool::instance().run((n + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+    const int64_t start = task * kRowsPerTask, count = std::min(kRowsPerTask, n - start);
+    std::vector<uint32_t> slots(count);
+    std::iota(slots.begin(), slots.end(), 0u);
+    uint8_t* slab = to + start * spec.row_bytes();
+    kernels().init_rows(spec, {&slab, spec.row_bytes(), 32}, slots.data(), ids + start, count);
+  });
 }
 
 Rows::Rows(const RowSpec& spec, uint64_t most, bool one_slab, Home* home) : home_(home), spec_(spec), most_(most) {

@@ -116,6 +116,9 @@ class Rows {
   std::vector<float> fills_;
 };
 
+// The initial rows of ids, side by side in their own type. Uses the thread pool.
+void initial_rows(const RowSpec& spec, const int64_t* ids, int64_t n, uint8_t* to);
+
 RowType row_type(const std::string& name);
 Init init_kind(const std::string& name);
 

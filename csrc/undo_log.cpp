@@ -57,6 +57,13 @@ void UndoLog::keep_values(const RowImages& images, const uint32_t* slots, int64_
   Entries::finish(entry);
 }
 
+void UndoLog::keep_scores(uint32_t slot, uint8_t* record) {
+  const uint32_t scores[2] = {record::get(record::touched_in(record)), record::get(record::count_in(record))};
+  Entry* entry = entries_.add(Entry::kScores, slot, sizeof scores);
+  std::memcpy(entry->data(), scores, sizeof scores);
+  Entries::finish(entry);
+}
+
 void UndoLog::undo_bytes() {
   auto entries = entries_.all();
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry)
@@ -69,6 +76,7 @@ void UndoLog::undo_rows(const RowImages& images) {
     const auto n = static_cast<int64_t>((*entry)->where);
     uint8_t* slots = (*entry)->data();
     const uint8_t* from = (*entry)->kind == Entry::kValues ? after_slots(slots, n) : slots;
+    if ((*entry)->kind == Entry::kScores) std::memcpy(images.records().at(static_cast<uint32_t>(n)) + 8, from, 8);
     if ((*entry)->kind == Entry::kRows)
       for (int64_t i = 0; i < n; ++i) from = images.read_whole(from);
     if ((*entry)->kind == Entry::kValues)

@@ -22,6 +22,8 @@ class UndoLog {
   const uint8_t* keep_whole(const RowImages& images, const uint32_t* slots, int64_t n);
   // Rows and state alone, of slots whose records stay as they are; any number.
   void keep_values(const RowImages& images, const uint32_t* slots, int64_t n);
+  // The scores of a slot, which other threads may be touching: whoever has touched them has kept them before.
+  void keep_scores(uint32_t slot, uint8_t* record);
 
   // Bytes come first: they tell what rows there are. Both do the same when they are done again.
   void undo_bytes();

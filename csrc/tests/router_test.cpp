@@ -96,11 +96,14 @@ TEST("one more server takes its part of the ids, and no other id moves") {
 
 TEST("ids of a served table go to the server that draws most for them") {
   const std::vector<int64_t> values = {7, -3, 7, 1 << 20};
-  const Routed routed({{-1, OutOfRange::Error, {0, 1, 2}, false, true}}, {{0, 0, 4}}, values.data(), 3);
-  const Filled filled(routed, {{0, 0, 4}});
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto [line, sent] = filled.at(filled.positions[0][i]);
-    CHECK(sent == values[i] && static_cast<int64_t>(line) == server_of(values[i], 3));
+  for (const int64_t rows : {int64_t{-1}, int64_t{1} << 31}) {  // dynamic, and fixed
+    const Routed routed({{rows, OutOfRange::Hash, {0, 1, 2}, false, true}}, {{0, 0, 4}}, values.data(), 3);
+    const Filled filled(routed, {{0, 0, 4}});
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t id = rows < 0 || values[i] >= 0 ? values[i] : static_cast<int64_t>(xxh64_int(values[i], 0) % rows);
+      const auto [line, sent] = filled.at(filled.positions[0][i]);
+      CHECK(sent == id && static_cast<int64_t>(line) == server_of(id, 3));
+    }
   }
 }
 

@@ -56,8 +56,9 @@ def train(
     every batch. A rank that fails ends all of them, one that stalls after
     train.timeout seconds (300).
 
-    With --servers, rows of dynamic tables lie on the servers that hybridrec server
-    has started there; with --staleness, lookups go that many steps ahead.
+    With --servers, rows of dynamic tables, or of those that say where = "server",
+    lie on the servers that hybridrec server has started there; with --staleness,
+    lookups go that many steps ahead.
 
     [bold]Examples[/bold]
 

@@ -32,7 +32,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
     Rows are neither parameters nor buffers: a row optimizer of `hybridrec.optim` updates them, and `state_dict` carries
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
     parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
-    processes train together, rows get their memory on first use, so that `hybridrec.shard` can place them before.
+    processes train together, or a table is for servers, rows get their memory on first use, so that `hybridrec.shard`
+    can place them before.
     On a GPU, tables with `where="host"` are in memory of the host, and their vectors are copied to the GPU; and `room`
     columns are left behind the pooled vectors, for numbers that go into the layers with them: an `MLP` takes both
     without joining them first.
@@ -82,7 +83,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
         if not fused:
             for name, table in self._tables.items():  # past add_module, which refuses names such as "training" or "a.b"
                 self._modules[name] = TableWeight(table, self.seed)
-        if not (fused and _one_of_many()):
+        placed_later = _one_of_many() or any(table.where == "server" for table in self._tables.values())
+        if not (fused and placed_later):
             self._allocate()
 
     def _allocate(self) -> None:

@@ -6,7 +6,7 @@ Kernels, checkpoints and placements know rows only by this contract; `reference_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -39,6 +39,14 @@ class Slots:
     def live(self) -> Tensor:
         """Which of them have a row, bool [U]."""
         return self.slots.view(torch.int32) != -1
+
+
+class StoreFigures(NamedTuple):
+    """What a store holds and has done."""
+
+    rows: int  # that hold an id
+    bytes: float  # allocated
+    counters: Mapping[str, int]
 
 
 class RowData(NamedTuple):
@@ -332,6 +340,10 @@ class Store(ABC):
     @abstractmethod
     def memory(self) -> dict[str, float]:
         """Bytes by purpose, and the bytes per row beyond row and state."""
+
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """What gives its figures; where rows are elsewhere, they are on their way by then: ask all stores first."""
+        return lambda: StoreFigures(len(self), self.memory().get("allocated", 0), self.counters())
 
     def __bool__(self) -> bool:
         return True  # a store without rows is still a store

@@ -154,11 +154,6 @@ class Table:
         for option in ("eviction", "admission"):
             if getattr(self, option) not in (None, UNSET):
                 raise ValueError(f"{self._who} has fixed rows and no {option}; give capacity= in place of rows=")
-        if self.where == "server":
-            raise ValueError(
-                f"{self._who} has fixed rows, and servers hold dynamic tables; give capacity= in place of rows= or "
-                "hashes=, or another where="
-            )
         keep(self, eviction=None)
         if self.hashes is not None:
             if self.out_of_range is not None:

@@ -121,7 +121,7 @@ def _chosen(common: Mapping[str, Any], own: Mapping[str, Any], *, fixed: bool) -
     """A table's own options over those of all; of the latter, none about another kind of size."""
     left_out: tuple[str, ...] = SIZES if any(size in own for size in SIZES) else ()
     if "rows" in own or "hashes" in own or (fixed and not any(option in own for option in DYNAMIC)):
-        left_out += (*DYNAMIC, *(["where"] if common.get("where") == "server" else []))  # which has no fixed rows
+        left_out += DYNAMIC
     kept = {option: value for option, value in common.items() if option not in left_out}
     return {option: decode(value) for option, value in {**kept, **own}.items()}
 

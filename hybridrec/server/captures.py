@@ -12,11 +12,16 @@ MOST = 4096  # captures that are open at once: a checkpoint has one of each tabl
 
 
 class Capture:
-    """One capture. Chunks are read in order; the last one may be asked for again."""
+    """One capture. Chunks are read in order; the last one may be asked for again.
 
-    def __init__(self, rows: Rows) -> None:
-        self._rows, self._native, self.rule = rows, _native.Capture(rows.native), rows.rule
-        self.clock, self.most, self.sketch = rows.native.clock, self._native.slots, rows.native.sketch()
+    With `cut`, the clock after the last step that counts, it is as of that step although lookups of later ones were
+    answered: rows that only those have seen, which are as they were born, are left out, and none was seen later.
+    """
+
+    def __init__(self, rows: Rows, cut: int | None = None) -> None:
+        self._rows, self._native, self.rule, self._cut = rows, _native.Capture(rows.native), rows.rule, cut
+        self.clock = rows.native.clock if cut is None else cut
+        self.most, self.sketch = self._native.slots, rows.native.sketch()
         self._next, self._last = 0, (-1, _no_rows(rows))
 
     def chunk(self, first: int, size: int) -> RowArrays:
@@ -25,8 +30,18 @@ class Capture:
             return self._last[1]
         if first != self._next:
             raise Refusal("value", f"a capture is read in order: slot {self._next} comes next, not {first}")
-        self._last, self._next = (first, self._read(self._native.used(first, first + size))), first + size
+        found = self._read(self._native.used(first, first + size))
+        self._last, self._next = (first, found if self._cut is None else self._as_of(found, self._cut)), first + size
         return self._last[1]
+
+    def _as_of(self, data: RowArrays, cut: int) -> RowArrays:
+        assert data.touched is not None
+        later = np.flatnonzero(data.touched >= cut)
+        if not len(later):
+            return data
+        kept = np.ones(len(data.ids), bool)
+        kept[later] = ~self._rows.newborn(data.at(later), self.rule)
+        return data._replace(touched=np.minimum(data.touched, max(cut - 1, 0))).at(kept)
 
     def _read(self, slots: np.ndarray) -> RowArrays:
         rows, n = self._rows, len(slots)
@@ -46,12 +61,12 @@ class Captures:
         self._open: dict[int, Capture] = {}
         self._number = 0
 
-    def open(self, rows: Rows) -> tuple[int, Capture]:
+    def open(self, rows: Rows, cut: int | None) -> tuple[int, Capture]:
         """A new one of this table."""
         if len(self._open) >= MOST:
             raise Refusal("busy", f"{MOST} captures are open; close some before opening more")
         self._number += 1
-        self._open[self._number] = made = Capture(rows)
+        self._open[self._number] = made = Capture(rows, cut)
         return self._number, made
 
     def get(self, number: int) -> Capture:

@@ -64,6 +64,7 @@ class Channel(Link):
         self._fault: Exception | None = None  # after which nothing can be asked
         self._trouble = "no connection was made"
         self._closed = False
+        self._looks_at = 0.0  # when deadlines are looked after next
         for work in (self._keep, self._watch):
             threading.Thread(target=work, name=f"server {number}", daemon=True).start()
 
@@ -78,7 +79,8 @@ class Channel(Link):
                     future.set_exception(self._fault or self._lost(what, "is not sent: the connection was closed"))
                     return future
                 self._calls[request.number] = call
-                self._changing.notify_all()
+                if call.asked_again < self._looks_at:
+                    self._changing.notify_all()
             if self._stream is not None:
                 self._send(self._stream, request)
         return future
@@ -223,7 +225,8 @@ class Channel(Link):
                     call.asked_again = now + call.seconds / 3
                 if not late and not slow:
                     times = [min(call.expires, call.asked_again) for call in self._calls.values()]
-                    self._changing.wait(max(0.001, min(times, default=now + 3600) - now))
+                    self._looks_at = max(now + 0.001, min(times, default=now + 3600))
+                    self._changing.wait(self._looks_at - now)
             self._ping([call.request.number for call in slow])
             for call in late:
                 reason = f"was not answered within {call.seconds:g} s"

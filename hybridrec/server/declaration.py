@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from hybridrec import _native
 from hybridrec.server.protocol import Refusal, malformed
 
@@ -15,6 +17,7 @@ CHOICES = {
     "init": ("uniform", "normal", "constant"),
     "eviction": ("none", "lru", "lfu", "ttl"),
 }
+BITS = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}  # of a number in memory
 KINDS = ("sgd", "momentum", "nesterov", "adagrad", "rowwise_adagrad", "adam", "ftrl")
 MOST = 2**63 - 1
 
@@ -74,10 +77,14 @@ def _column(given: Any) -> Column:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A dynamic table, whose rows are dealt out to servers; `capacity` is that of the whole table.
+    """A table whose rows are dealt out to servers; `capacity` is that of the whole table.
+
+    With `rows` it is a fixed one, of ids 0 … rows - 1, and has room for all of them.
 
     >>> Declaration("user", 16, 1000).capacity_of(3)
     334
+    >>> Declaration("item", 16, 1000, rows=1000).capacity_of(3)
+    1000
     """
 
     name: str
@@ -91,6 +98,7 @@ class Declaration:
     ttl: int = 0  # steps, where eviction is "ttl"
     probability: float = 1.0  # of being let in
     min_count: int = 0  # occurrences before an id is let in
+    rows: int | None = None  # of a fixed table
 
     @staticmethod
     def of(given: Any) -> Declaration:
@@ -119,6 +127,10 @@ class Declaration:
                 raise self._wrong(key, "a finite number")
         if not 0 < self.probability <= 1:
             raise self._wrong("probability", "above 0 and at most 1")
+        if self.rows is not None and (type(self.rows) is not int or self.rows != self.capacity):
+            raise self._wrong("rows", f"None, or the capacity of {self.capacity}")
+        if self.rows is not None and (self.eviction, self.probability, self.min_count) != ("none", 1.0, 0):
+            raise self._wrong("rows", "None where a table has eviction or admission")
         if not isinstance(self.name, str) or not 0 < len(self.name) <= 1024:
             raise malformed(f"a table is called {self.name!r}; its name must be a string that is not empty")
 
@@ -129,13 +141,18 @@ class Declaration:
         return asdict(self)
 
     def capacity_of(self, servers: int) -> int:
-        """The rows that one of so many servers may hold."""
-        return -(-self.capacity // servers)
+        """The rows that one of so many servers may hold; of a fixed table, one may have more than its share."""
+        return -(-self.capacity // servers) if self.rows is None else self.rows
 
     @property
     def counted(self) -> bool:
         """Whether rows have counts."""
         return self.eviction == "lfu"
+
+    @property
+    def counting(self) -> bool:
+        """Whether it matters how often an id was looked up."""
+        return self.counted or self.min_count > 1
 
     def policy(self, servers: int) -> tuple[int, str, int, float, int]:
         """What native code wants to know beside its rows, for one of so many servers."""
@@ -146,10 +163,20 @@ class Declaration:
         key = _native.table_key(self.name, self.seed % 2**64)
         return _native.RowSpec(key, self.dim, self.dtype, self.init, float(self.scale))
 
+    def initial(self, ids: np.ndarray) -> np.ndarray:
+        """The rows of these ids before any update, [n, dim] in the type of the table.
+
+        >>> Declaration("item", 2, 9, init="constant", scale=0.5).initial(np.array([4]))
+        array([[0.5, 0.5]], dtype=float32)
+        """
+        ids, made = np.ascontiguousarray(ids, np.int64), np.empty((len(ids), self.dim), BITS[self.dtype])
+        self.spec().initial(ids.ctypes.data, len(ids), made.ctypes.data)
+        return made
+
     def agree(self, wanted: Declaration, server: str) -> None:
         """Refuse a declaration that differs from this one, which the server has; the error names both values."""
-        for key, mine in self.to_json().items():
-            if mine != (theirs := getattr(wanted, key)):
+        for key in ("rows", *self.to_json()):  # those of a fixed table are its capacity too
+            if (mine := getattr(self, key)) != (theirs := getattr(wanted, key)):
                 raise Refusal(
                     "mismatch",
                     f"table {self.name!r}: {server} has {key} {mine!r}, the trainer declares {theirs!r}; declare what "

@@ -17,18 +17,15 @@ def declaration_of(table: Table, seed: int) -> Declaration:
 
     >>> declaration_of(Table("user", dim=4, capacity=100, eviction="lfu"), seed=3).eviction
     'lfu'
+    >>> declaration_of(Table("item", dim=4, rows=100), seed=3).rows
+    100
     """
-    if table.capacity is None:
-        rows = table.fixed_rows
-        raise ValueError(
-            f"table {table.name!r} has {rows} fixed rows, and servers hold dynamic tables; give it capacity={rows} in "
-            "place of rows= or hashes=, or keep it here"
-        )
     eviction, admission = table.eviction, table.admission
+    rows = None if table.dynamic else table.fixed_rows
     return Declaration(
         table.name,
         table.dim,
-        table.capacity,
+        table.capacity or table.fixed_rows,
         seed,
         str(table.dtype).removeprefix("torch."),
         init=table.init.kind,
@@ -37,6 +34,7 @@ def declaration_of(table: Table, seed: int) -> Declaration:
         ttl=eviction.steps if isinstance(eviction, TTL) else 0,
         probability=admission.p if isinstance(admission, Probability) else 1.0,
         min_count=admission.k if isinstance(admission, MinCount) else 0,
+        rows=rows,
     )
 
 

@@ -41,7 +41,7 @@ class Directory:
     def _read(self) -> None:
         try:
             found = json.loads(self._file.read_text())
-            self.tables = {each["name"]: Declaration.of(each) for each in found["tables"]}
+            self.tables = {each["name"]: Declaration.of({"rows": None, **each}) for each in found["tables"]}
             self.session, self.base = int(found["session"]), {str(name): int(at) for name, at in found["base"].items()}
             theirs = {key: found[key] for key in self._who}
         except (ValueError, KeyError, TypeError, AttributeError, Refusal) as error:

@@ -16,7 +16,8 @@ from hybridrec.server.steps import Steps, Turn
 from hybridrec.server.wire_types import WIRE, on_wire, received
 
 Done = Callable[[Message], None]  # takes the answer to a request, once; must not wait
-MOST_STEP = 2**62
+MOST_STEP, MOST_PART = 2**46, 2**16
+LOOKUPS = 2**32  # from here on, sources of tags are trainers that look up
 
 
 class Terms(NamedTuple):
@@ -100,13 +101,21 @@ class Group:
         clock = self.rows.clocks[self.terms.tables.index(table)]
         self.base[table] = clock - (min(self.steps.pushed) + 1)
 
+    def cut(self, table: str) -> int | None:
+        """The clock of a table after the steps that all have pushed, where lookups have moved it; else None."""
+        pushed, now = min(self.steps.pushed), self.rows.clocks[self.terms.tables.index(table)]
+        clock, looked = self.base[table] + pushed + 1, max(step for step, _ in self.steps.looked)
+        return clock if self.terms.staleness and (now != clock or looked > pushed) else None
+
     # -- lookups ------------------------------------------------------------------------------------------
 
     def lookup(self, request: Message, done: Done, owner: object) -> None:
         """Answer a lookup now, or when its turn has come."""
         fields = request.take(session=int, group=int, trainer=int, step=int, part=int, train=bool)
         request.only(2)
-        asked = Asked.of(request, len(self.rows.rows))
+        if not 0 <= fields["part"] < MOST_PART:
+            raise malformed(f"a lookup is part {fields['part']} of its step; it must be one of 0 … {MOST_PART - 1}")
+        asked = self.rows.asked(request)
         waiting = Waiting(request, done, owner, *self._when(fields), fields["part"], asked)
         if not fields["train"]:
             return self._answer(waiting, train=False)
@@ -140,7 +149,8 @@ class Group:
 
     def _answer(self, waiting: Waiting, train: bool) -> None:
         assert waiting.asked is not None
-        vectors, found = self.rows.lookup(waiting.asked, train)
+        number = waiting.step * MOST_PART + waiting.part
+        vectors, found = self.rows.lookup(waiting.asked, train, Tag(LOOKUPS + waiting.trainer, self.session, number))
         if train:
             self._found.append((waiting.trainer, waiting.step, found))
         waiting.done(waiting.request.answer({}, [on_wire(vectors, self.terms.wire)]))
@@ -167,7 +177,7 @@ class Group:
 
     def _gradients(self, request: Message) -> Gradients:
         request.only(4)
-        asked = Asked.of(request, len(self.rows.rows))
+        asked = self.rows.asked(request)
         floats = int(asked.floats(self.rows.dims).sum())
         vectors = received(request.array(2, WIRE[self.terms.gradient_wire], floats), self.terms.gradient_wire)
         numbers = request.array(3, "<f8", len(asked.tables), NUMBERS)

@@ -16,6 +16,7 @@ from hybridrec.server.config import ServersConfig, check_staleness
 from hybridrec.server.course import Course
 from hybridrec.server.declared import declaration_of
 from hybridrec.server.protocol import Kind
+from hybridrec.server.remote_fixed_store import RemoteFixedStore
 from hybridrec.server.remote_store import RemoteStore
 from hybridrec.server.served_group import ServedGroup, in_order
 
@@ -50,7 +51,7 @@ class ServedTables:
         if not found:
             raise ValueError(
                 f"there are servers, but no table for them: none says where='server', and none of {', '.join(tables)} "
-                "is dynamic and free to go there; give one capacity= in place of rows=, or leave servers out"
+                "is dynamic and free to go there; give one where='server', or leave servers out"
             )
         for name in found:
             if name != tables[name].name:
@@ -64,7 +65,8 @@ class ServedTables:
 
     def stores(self, tables: Mapping[str, Table], seed: int) -> dict[str, RemoteStore]:
         """Stores of tables that are trained together, empty on all servers."""
-        made = {name: RemoteStore(table, seed, self.session) for name, table in tables.items()}
+        kinds = {True: RemoteStore, False: RemoteFixedStore}
+        made = {name: kinds[table.dynamic](table, seed, self.session) for name, table in tables.items()}
         self.session.attach(self._groups, [declaration_of(made[name].table, seed) for name in in_order(made)])
         for store in made.values():
             store.empty()

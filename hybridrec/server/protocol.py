@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"HYBR"
 HEADER = struct.Struct("<4sHHQIHH")  # magic, version, kind, number, bytes of JSON, buffers, nothing
 MOST_JSON = 1 << 20
@@ -53,6 +53,7 @@ class Kind(IntEnum):
     STOP = 23
     FILLED = 24  # a table that was refilled has all its rows
     PING = 25  # which of these requests wait for other trainers
+    LIVE = 26  # which ids have a row
 
 
 class Refusal(Exception):

@@ -17,23 +17,13 @@ if TYPE_CHECKING:
     from hybridrec.server.remote_store import RemoteStore
 
 
-class Arrays(RowArrays):
-    """Rows as messages have them."""
-
-    def at(self, places: np.ndarray) -> RowArrays:
-        """Some of them."""
-        state = {name: values[places] for name, values in self.state.items()}
-        scores = [None if part is None else part[places] for part in (self.touched, self.counts)]
-        return RowArrays(self.ids[places], self.rows[places], state, *scores)
-
-
-def arrays_of(data: RowData, dtype: torch.dtype) -> Arrays:
+def arrays_of(data: RowData, dtype: torch.dtype) -> RowArrays:
     """Rows as they travel: in the type of the table, bfloat16 as its bits."""
     rows = data.rows.to(dtype).contiguous()
     bits = rows.view(torch.int16).numpy().view(np.uint16) if dtype == torch.bfloat16 else rows.numpy()
     state = {name: values.float().contiguous().numpy() for name, values in data.state.items()}
     scores = [None if part is None else part.long().contiguous().numpy() for part in (data.touched, data.counts)]
-    return Arrays(data.ids.contiguous().numpy(), bits, state, *scores)
+    return RowArrays(data.ids.contiguous().numpy(), bits, state, *scores)
 
 
 def rows_in(answer: Message, store: RemoteStore, rule: Any = False) -> RowData:

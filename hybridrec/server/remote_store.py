@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hybridrec.embedding.policies import LFU
 from hybridrec.embedding.share import Share
-from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store, StoreFigures
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.server.client import Session
@@ -32,7 +32,8 @@ MISSING = 0xFFFFFFFF
 
 
 class RemoteStore(Store):
-    """A dynamic table whose rows are dealt out to all servers of a session, where it is declared already.
+    """A table whose rows are dealt out to all servers of a session, where it is declared already: a dynamic one here,
+    a fixed one in `RemoteFixedStore`.
 
     What changes rows here is done once for all trainers, so each of them must call it alike; `load_alone` is for one
     trainer. For checkpoints, servers are dealt out to trainers. In a `group`, training goes by steps: see
@@ -118,8 +119,8 @@ class RemoteStore(Store):
         ids = self.checked(ids)
         unique, inverse = ids.unique(return_inverse=True)
         if not train:
-            live = self._live(unique)
-            return Slots(unique, inverse, _numbered(live))
+            live = self.live(unique)
+            return Slots(unique, inverse, numbered(live))
         if step is not None:
             self._change_all(Kind.CLOCK, {"clock": step})
         clock, numbers = self.clock, ids.numpy()
@@ -127,11 +128,21 @@ class RemoteStore(Store):
         live = torch.zeros(len(unique), dtype=torch.bool)
         for at, answer in found:
             live[inverse[at]] = torch.from_numpy(answer.array(0, "<u4", -1) != MISSING)
-        return Slots(unique, inverse, _numbered(live), clock)
+        return Slots(unique, inverse, numbered(live), clock)
 
-    def _live(self, ids: Tensor) -> Tensor:
-        """Which of these ids have a row."""
-        return torch.isin(ids, self.ids())
+    def live(self, ids: Tensor) -> Tensor:
+        """Which of these ids have a row, bool [n]; does not wait for pushes, which change nothing of it."""
+        live, numbers, table = torch.zeros(len(ids), dtype=torch.bool), ids.numpy(), {"table": self.table.name}
+        for at, answer in self._ask_owners(
+            ids, lambda n, at: self.session.servers.ask(n, Kind.LIVE, table, [numbers[at]])
+        ):
+            live[at] = torch.from_numpy(answer.array(0, "<u1", -1)).bool()
+        return live
+
+    @property
+    def refuses(self) -> bool:
+        """Whether an id may be without a row after a training lookup of it."""
+        return self.table.dynamic and (self.table.admission is not None or self.table.eviction is None)
 
     def gather(self, slots: Slots) -> Tensor:
         return self.lookup(slots.ids)
@@ -236,6 +247,10 @@ class RemoteStore(Store):
         self.check(*data)
         self._load(data, together=False)
 
+    def kept(self, data: RowData) -> RowData:
+        """Those of these rows that servers must have, where they have none yet: all."""
+        return data
+
     def _load(self, data: RowData, together: bool) -> None:
         self.settle()
         given = arrays_of(data, self.dtype)
@@ -289,9 +304,8 @@ class RemoteStore(Store):
             parts = list(now.chunks())
             columns = [torch.cat(each) for each in zip(*(_columns(part) for part in parts), strict=True)]
             names = list(parts[0].state)
-            rest = columns[2 + len(names) :]
             state = dict(zip(names, columns[2 : 2 + len(names)], strict=True))
-            data = RowData(columns[0], columns[1], state, rest[0], rest[1] if self.counted else None)
+            data = RowData(columns[0], columns[1], state, *columns[2 + len(names) :])
             return Snapshot(data, now.clock, now.rule, now.sketch)
 
     def refill(self, held: Capture) -> None:
@@ -300,12 +314,16 @@ class RemoteStore(Store):
         self.rule = held.rule
         rule = None if held.rule is None else rule_to_json(held.rule)
         counts = None if held.sketch is None else held.sketch.numpy().reshape(self.servers, -1)
-        about = {"rule": rule, "clock": held.clock, "most": min(held.most, self.capacity), "sketch": counts is not None}
+        most = (
+            min(held.most, self.capacity) if self.table.dynamic else 0
+        )  # how many come of a fixed table, nobody knows
+        about = {"rule": rule, "clock": held.clock, "most": most, "sketch": counts is not None}
         each = [[] if counts is None else [counts[n]] for n in range(self.servers)]
         self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in self.mine])
         sent = [0] * self.servers
         for part in held.chunks(CHUNK):
             self.check(*part)
+            part = self.kept(part)
             touched = torch.full_like(part.ids, held.clock) if part.touched is None else part.touched
             given = arrays_of(part._replace(touched=touched), self.dtype)
 
@@ -333,6 +351,17 @@ class RemoteStore(Store):
         """Of all servers together."""
         return _added([answer.fields["memory"] for answer in self._told(Kind.TABLE)])
 
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """Those of all servers together, with one message to each."""
+        asked = [self.session.servers.ask(n, Kind.TABLE, {"table": self.table.name}) for n in range(self.servers)]
+
+        def figures() -> StoreFigures:
+            told = [answer.result().fields for answer in asked]
+            memory, counters = (_added([each[key] for each in told]) for key in ("memory", "counters"))
+            return StoreFigures(sum(each["rows"] for each in told), memory.get("allocated", 0), counters)
+
+        return figures
+
     # -- copies -------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> NoReturn:
@@ -342,7 +371,7 @@ class RemoteStore(Store):
         self.__reduce__()
 
 
-def _numbered(live: Tensor) -> Tensor:
+def numbered(live: Tensor) -> Tensor:
     """Slots of rows that have no slots here: their numbers, MISSING where there is no row."""
     return torch.arange(len(live)).masked_fill(~live, MISSING).to(torch.uint32)
 

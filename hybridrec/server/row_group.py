@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,12 @@ class Asked(NamedTuple):
         if (counts < 0).any() or (counts > len(ids)).any() or counts.sum() != len(ids):
             raise malformed(f"the ids of a message are {len(ids)}, but its tables have {counts.tolist()[:9]}")
         return Asked(tables, counts, ids)
+
+    def by_table(self) -> Iterator[tuple[int, np.ndarray]]:
+        """The number of each table, and its ids."""
+        ends = np.cumsum(self.counts)
+        for table, start, end in zip(self.tables.tolist(), ends - self.counts, ends, strict=True):
+            yield table, self.ids[start:end]
 
     def floats(self, dims: np.ndarray) -> np.ndarray:
         """Of each table: how many numbers its vectors have."""
@@ -65,11 +72,16 @@ class Gradients(NamedTuple):
 
 
 class Tag(NamedTuple):
-    """Which push an update is: kept with rows on disk, so that it is applied once although the server is killed."""
+    """Which push an update is, or which lookup has counted its ids: kept with rows on disk, so that it is applied once
+    although the server is killed. Of one source, steps ascend."""
 
     source: int
     session: int
     step: int
+
+    def on(self, rows: Rows) -> bool:
+        """Whether a table on disk has it, or a later one."""
+        return tagged(rows, self.source, self.session) >= self.step
 
 
 def tagged(rows: Rows, source: int, session: int) -> int:
@@ -90,14 +102,52 @@ class RowGroup:
     def __init__(self, rows: Sequence[Rows]) -> None:
         self.rows = tuple(rows)
         self.dims = np.array([each.dim for each in rows], np.int64)
+        self._fixed = [place for place, each in enumerate(rows) if each.fixed]
         count = len(self.rows)
         self._natives = [each.native for each in rows]
         self._set = _native.TableSet(self._natives, [(place, "none", 1) for place in range(count)])
         self._layout = _native.BlockLayout(list(range(count)), [1] * count, [-1] * count)
         self._update = _native.RowUpdate(self._natives)
 
-    def lookup(self, asked: Asked, train: bool) -> tuple[np.ndarray, Found]:
-        """The vectors, float32, flat; zeros for ids without a row. Training lets ids in and counts them."""
+    def asked(self, message: Message) -> Asked:
+        """What a message asks of these tables, or a refusal."""
+        asked = Asked.of(message, len(self.rows))
+        self.check(asked)
+        return asked
+
+    def check(self, asked: Asked) -> None:
+        """Refuse ids that no row can be of."""
+        if self._fixed:
+            for table, ids in asked.by_table():
+                self.rows[table].check(ids)
+
+    def lookup(self, asked: Asked, train: bool, tag: Tag | None = None) -> tuple[np.ndarray, Found]:
+        """The vectors, float32, flat; zeros for ids without a row. Training lets ids in and counts them.
+
+        Whether or not there is a row of an id of a fixed table, its initial values are known. Tables on disk that count
+        keep the tag of a training lookup with what they count: all of it is there after a kill, or nothing.
+        """
+        counting = [self.rows[table] for table in asked.tables.tolist() if self.rows[table].counts_on_disk]
+        if not train or tag is None or not counting:
+            return self._look(asked, train)
+        if any(tag.on(rows) for rows in counting):
+            return self._look_again(asked, tag)
+        with ExitStack() as changes:
+            for rows in counting:
+                changes.enter_context(rows.change(tag))
+            return self._look(asked, train)
+
+    def _look_again(self, asked: Asked, tag: Tag) -> tuple[np.ndarray, Found]:
+        """The same where the server was killed in the middle of it: some tables have counted, and are only read."""
+        parts = []
+        for table, ids in asked.by_table():
+            one, rows = Asked(np.zeros(1, np.int64), np.array([len(ids)]), ids), self.rows[table]
+            done = rows.counts_on_disk and tag.on(rows)
+            parts.append(RowGroup([rows]).lookup(one, train=not done, tag=tag))
+        vectors, slots = (np.concatenate(each) for each in ([v for v, _ in parts], [found.slots for _, found in parts]))
+        return vectors, Found(asked, slots, np.array(self._set.removals(), np.uint64))
+
+    def _look(self, asked: Asked, train: bool) -> tuple[np.ndarray, Found]:
         sizes = asked.floats(self.dims)
         vectors, slots = np.empty(int(sizes.sum()), np.float32), np.empty(len(asked.ids), np.uint32)
         removals = np.empty(len(self.rows), np.uint64)
@@ -107,7 +157,18 @@ class RowGroup:
         fault = self._set.lookup(self._layout, *block, train, slots.ctypes.data, 0, 0, places, [], removals.ctypes.data)
         if fault is not None:
             raise full(self.rows[fault[1]].name, fault[4])
+        if self._fixed and not train:
+            self._draw(asked, slots, vectors)
         return vectors, Found(asked, slots, removals)
+
+    def _draw(self, asked: Asked, slots: np.ndarray, vectors: np.ndarray) -> None:
+        """Give ids of fixed tables that have no row yet their initial values."""
+        ends, floats = np.cumsum(asked.counts).tolist(), np.cumsum(asked.floats(self.dims)).tolist()
+        for (table, ids), end, stop in zip(asked.by_table(), ends, floats, strict=True):
+            rows, absent = self.rows[table], slots[end - len(ids) : end] == MISSING
+            if rows.fixed and absent.any():
+                mine = vectors[stop - len(ids) * rows.dim : stop].reshape(-1, rows.dim)
+                mine[absent] = rows.wide(rows.declaration.initial(ids[absent]))
 
     def _addresses(self, asked: Asked, vectors: np.ndarray) -> list[int]:
         """Where the vectors of every table are; 0 for those that are not asked for."""
@@ -122,13 +183,13 @@ class RowGroup:
         Tables on disk keep the tag with the update; those that have it already, where it may be there `partly`, are
         passed over.
         """
-        found = [part.found or self._find(part.asked) for part in parts]
+        found = [self._where(part) for part in parts]
         pending = [self._pending(part, where) for part, where in zip(parts, found, strict=True)]
         steps, tags = self._steps(parts), []
         if tag is not None:
             tags = [tag if rows.on_disk else None for rows in self.rows]
             for place, rows in enumerate(self.rows):
-                if partly and rows.on_disk and tagged(rows, tag.source, tag.session) >= tag.step:
+                if partly and rows.on_disk and tag.on(rows):
                     steps[place] = None  # the server was killed in the middle of this
                 elif rows.on_disk and steps[place] is None and rows.rule is not None:
                     steps[place] = _native.RowStep(rows.rule.kind, [0.0] * 12, 0)  # no gradients, but the tag
@@ -143,12 +204,20 @@ class RowGroup:
             rows.nan_rows += not_finite
         return result
 
+    def _where(self, part: Gradients) -> Found:
+        """Where rows are: as their lookup found them; where some of a fixed table have gone since, they come again."""
+        found, now = part.found, self._set.removals() if self._fixed else []
+        if found is None or any(found.removals[place] != now[place] for place in self._fixed):
+            return self._find(part.asked)
+        return found
+
     def _find(self, asked: Asked) -> Found:
-        """Where rows are now; changes nothing."""
+        """Where rows are now; those of a fixed table are there afterwards."""
         slots, at = np.empty(len(asked.ids), np.uint32), 0
-        for table, count in zip(asked.tables.tolist(), asked.counts.tolist(), strict=True):
-            self._natives[table].find(asked.ids.ctypes.data + 8 * at, count, slots.ctypes.data + 4 * at)
-            at += count
+        for table, ids in asked.by_table():
+            look = self._natives[table].put if self.rows[table].fixed else self._natives[table].find
+            look(ids.ctypes.data, len(ids), slots.ctypes.data + 4 * at)
+            at += len(ids)
         return Found(asked, slots, np.array(self._set.removals(), np.uint64))
 
     def _pending(self, part: Gradients, found: Found) -> _native.Pending:

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridrec import _native
-from hybridrec.server.declaration import Column, Declaration, Rule
+from hybridrec.server.declaration import BITS, Column, Declaration, Rule
 from hybridrec.server.protocol import Refusal
 
 MISSING = np.uint32(0xFFFFFFFF)
-BITS = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}  # of a number in memory
 
 
 class RowArrays(NamedTuple):
@@ -29,9 +28,18 @@ class RowArrays(NamedTuple):
     touched: np.ndarray | None = None  # int64 [n]
     counts: np.ndarray | None = None  # int64 [n]
 
+    def at(self, places: np.ndarray) -> RowArrays:
+        """Some of them, by position or by a mask."""
+        state = {name: values[places] for name, values in self.state.items()}
+        scores = [None if part is None else part[places] for part in (self.touched, self.counts)]
+        return RowArrays(self.ids[places], self.rows[places], state, *scores)
+
 
 class Rows:
     """The rows of one table that one server has.
+
+    Of a fixed table these are the ones that training has seen, or somebody has loaded. The others have their initial
+    values, which are drawn when they are asked for: so a table may be declared far larger than what is ever used of it.
 
     >>> rows = Rows(Declaration("user", 4, 1000), servers=1)
     >>> rows.admit(np.array([7, 9]))[0]
@@ -55,6 +63,11 @@ class Rows:
         return isinstance(self.native, _native.DiskTable)
 
     @property
+    def counts_on_disk(self) -> bool:
+        """Whether lookups count ids, and what they have counted survives the process."""
+        return self.on_disk and self.declaration.counting
+
+    @property
     def name(self) -> str:
         return self.declaration.name
 
@@ -66,10 +79,21 @@ class Rows:
     def columns(self) -> tuple[Column, ...]:
         return self.rule.state if self.rule else ()
 
+    @property
+    def fixed(self) -> bool:
+        return self.declaration.rows is not None
+
     def __len__(self) -> int:
         return len(self.native.live()) if self.declaration.eviction == "ttl" else len(self.native)
 
     # -- ids to slots -------------------------------------------------------------------------------------
+
+    def check(self, ids: np.ndarray) -> None:
+        """Refuse ids that a fixed table cannot have; trainers know its rows, and what becomes of other ids."""
+        rows = self.declaration.rows
+        if rows is not None and len(ids) and not 0 <= ids.min() <= ids.max() < rows:
+            beyond = ids[(ids < 0) | (ids >= rows)][0]
+            raise Refusal("value", f"table {self.name!r} has rows 0 … {rows - 1}, and there is none of id {beyond}")
 
     def find(self, ids: np.ndarray) -> np.ndarray:
         """Slots uint32 [n], MISSING where there is no row; changes nothing."""
@@ -77,8 +101,14 @@ class Rows:
         self.native.find(ids.ctypes.data, len(ids), slots.ctypes.data)
         return slots
 
+    def live(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these ids have a row, bool [n]."""
+        self.check(ids)
+        return np.ones(len(ids), bool) if self.fixed else self.find(ids) != MISSING
+
     def admit(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Slots of ids in a training lookup, which counts them, and their vectors float32 [n, dim]."""
+        self.check(ids)
         slots, vectors = np.empty(len(ids), np.uint32), np.empty((len(ids), self.dim), np.float32)
         try:
             self.native.admit(ids.ctypes.data, len(ids), slots.ctypes.data)
@@ -127,9 +157,16 @@ class Rows:
 
     def read(self, ids: np.ndarray) -> RowArrays:
         """The rows of these ids, which must exist."""
+        self.check(ids)
         slots = self.find(ids)
-        if len(lost := ids[slots == MISSING]):
-            raise Refusal("value", f"table {self.name!r} has no row for id {lost[0]}; ids() has those it holds")
+        lost = slots == MISSING
+        if self.fixed and lost.any():
+            made = self._initial(ids)
+            for to, values in zip(_columns(made), _columns(self.read(ids[~lost])), strict=True):
+                to[~lost] = values
+            return made
+        if lost.any():
+            raise Refusal("value", f"table {self.name!r} has no row for id {ids[lost][0]}; ids() has those it holds")
         vectors = np.empty((len(ids), self.dim), np.float32)
         self.native.gather(slots.ctypes.data, len(slots), vectors.ctypes.data)
         state = {}
@@ -140,14 +177,29 @@ class Rows:
         touched, counts = self._scores(slots)
         return RowArrays(ids, self._narrow(vectors), state, touched, counts if self.declaration.counted else None)
 
+    def newborn(self, data: RowArrays, rule: Rule | None) -> np.ndarray:
+        """Which of these rows, with the state of a rule, are as they were before any update, bool [n]."""
+        whole = np.dtype(f"<u{self.bits.itemsize}")  # so that equal bits are equal
+        same = (data.rows.view(whole) == self.declaration.initial(data.ids).view(whole)).all(axis=1)
+        for column in rule.state if rule else ():
+            same &= (data.state[column.name].reshape(len(same), -1) == np.float32(column.fill)).all(axis=1)
+        return same
+
+    def _initial(self, ids: np.ndarray) -> RowArrays:
+        """The rows of a fixed table before any update."""
+        shapes = {c: (len(ids),) if c.per_row else (len(ids), self.dim) for c in self.columns}
+        state = {c.name: np.full(shape, c.fill, np.float32) for c, shape in shapes.items()}
+        return RowArrays(ids.copy(), self.declaration.initial(ids), state, np.zeros(len(ids), np.int64))
+
     def load(self, data: RowArrays) -> None:
         """Overwrite rows, or add them; state that is not given goes back to its fill."""
-        with self._change():
+        self.check(data.ids)
+        with self.change():
             self._load(data)
 
     @contextmanager
-    def _change(self) -> Iterator[None]:
-        """What is done here is done as a whole, where rows are on disk."""
+    def change(self, tag: tuple[int, int, int] | None = None) -> Iterator[None]:
+        """What is done here is done as a whole, where rows are on disk; they keep the tag with it."""
         if not isinstance(self.native, _native.DiskTable):
             yield
             return
@@ -157,11 +209,11 @@ class Rows:
         except BaseException:
             self.native.abort()
             raise
-        self.native.done()
+        self.native.done(tag)
 
     def _load(self, data: RowArrays) -> None:
         slots, n = self._place(data.ids), len(data.ids)
-        values = np.ascontiguousarray(self._wide(data.rows))
+        values = np.ascontiguousarray(self.wide(data.rows))
         self.native.scatter(slots.ctypes.data, n, values.ctypes.data)
         for place, column in enumerate(self.columns):
             given = data.state.get(column.name)
@@ -174,7 +226,8 @@ class Rows:
         counts = np.ones(n, np.int64) if data.counts is None else np.ascontiguousarray(data.counts)
         self._set_scores(slots, touched, counts)
 
-    def _wide(self, rows: np.ndarray) -> np.ndarray:
+    def wide(self, rows: np.ndarray) -> np.ndarray:
+        """Rows in the type of the table as float32."""
         if self.declaration.dtype == "bfloat16":
             return (rows.astype(np.uint32) << 16).view(np.float32)
         return rows.astype(np.float32)
@@ -186,6 +239,7 @@ class Rows:
         return rows.astype(self.bits, copy=False)
 
     def erase(self, ids: np.ndarray) -> None:
+        self.check(ids)
         self.native.erase(ids.ctypes.data, len(ids))
 
     def clear(self) -> None:
@@ -203,6 +257,7 @@ class Rows:
 
     def append(self, data: RowArrays) -> None:
         """Add rows that are not there, after those that are."""
+        self.check(data.ids)
         first, n = len(self.native), len(data.ids)
         touched = np.full(n, self.native.clock, np.int64) if data.touched is None else data.touched
         of_counts = 0 if data.counts is None else data.counts.ctypes.data  # 1 each
@@ -230,6 +285,12 @@ class Rows:
 
     def memory(self) -> dict[str, float]:
         return {**self.native.memory(), **self.native.overhead()}
+
+
+def _columns(data: RowArrays) -> list[np.ndarray]:
+    """All that belongs to rows."""
+    scores = [part for part in (data.touched, data.counts) if part is not None]
+    return [data.ids, data.rows, *data.state.values(), *scores]
 
 
 def rule_on_disk(native: _native.HashTable) -> Rule | None:

@@ -18,14 +18,12 @@ from hybridrec.parallel.routes import counts
 from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.server.client import Pushed
-from hybridrec.server.course import Asked, Course, Gradients, Sent
-from hybridrec.server.declared import step_numbers
+from hybridrec.server.course import Course, Sent
 from hybridrec.server.flights_ahead import FlightsAhead
+from hybridrec.server.push_draft import PushDraft
 from hybridrec.server.remote_store import RemoteStore
-from hybridrec.server.row_group import NUMBERS
-from hybridrec.server.served_lookup import ServedFlight, ServedGradients, ServedLookup
-
-Part = tuple[np.ndarray, np.ndarray]  # ids, and their gradients
+from hybridrec.server.served_lookup import ServedFlight, ServedLookup
+from hybridrec.server.summed_norm import Part, squares
 
 
 class ServedGroup(GradientQueue[RemoteStore]):
@@ -55,8 +53,8 @@ class ServedGroup(GradientQueue[RemoteStore]):
         self.order = in_order(self.stores)
         self.number_of = {name: number for number, name in enumerate(self.order)}
         self.ahead = FlightsAhead(self)
-        self._counting = {name for name, store in self.stores.items() if counts(store.table)}
-        self._given: dict[str, tuple[list[list[Part]], RowStep]] = {}  # for the push in the making, by server
+        counting = {name for name, store in self.stores.items() if counts(store.table)}
+        self._draft = PushDraft(self.number_of, counting, course.servers)
         self._done: set[str] = set()  # tables that have had their step since the last push
         self._awaited = -1  # the step in which rows were looked up for a gradient
         for name, store in self.stores.items():
@@ -109,19 +107,29 @@ class ServedGroup(GradientQueue[RemoteStore]):
         return not self._any(bad)
 
     def norm(self, names: Iterable[str], steps: Mapping[str, RowStep] | None = None) -> float:
-        """The L2 norm of the summed row gradients of these tables together, each times its step's grad_scale."""
+        """The L2 norm of the row gradients of these tables together, summed over trainers, each times its grad_scale.
+
+        All trainers ask for it. Where each push is an update of its own, it is that of the sum all the same: that of
+        the step without servers.
+        """
+        wanted = list(names)
+        found = squares([self._whole(name) for name in wanted], self.exchange)
+        scales = [steps[name].grad_scale if steps else 1.0 for name in wanted]
+        total = sum(scale**2 * each for scale, each in zip(scales, found, strict=True))
         if self.ranks.world > 1:
-            raise ValueError(
-                f"tables {', '.join(names)} are on servers, which add up the gradients of {self.ranks.world} trainers: "
-                "no trainer knows the norm of their sum, so gradients cannot be clipped by it; leave out clip_norm, or "
-                "bound each row with clip_row_norm"
-            )
-        total = 0.0
-        for name in names:
-            scale = steps[name].grad_scale if steps else 1.0
-            for parts in self._summed(name, self._calls({name})):
-                total += scale**2 * sum(float(np.square(part, dtype=np.float64).sum()) for _, part in parts)
+            total = float(self.ranks.sum(torch.tensor([total], dtype=torch.float64)))
         return math.sqrt(total) if math.isfinite(total) else math.inf
+
+    def _whole(self, name: str) -> Part:
+        """The queued gradients of a table, for all servers; not those of ids that were not let in."""
+        store = self.stores[name]
+        none = np.empty(0, np.int64), np.empty((0, store.dim), np.float32)
+        parts = [none, *(part for each in self._draft.summed(name, self._calls({name})) for part in each)]
+        ids, gradients = (np.concatenate(each) for each in zip(*parts, strict=True))
+        if not store.refuses:
+            return ids, gradients
+        live = store.live(torch.from_numpy(ids)).numpy()
+        return ids[live], gradients[live]
 
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         """Raise if a step that says so would have to leave out rows; changes nothing."""
@@ -152,8 +160,7 @@ class ServedGroup(GradientQueue[RemoteStore]):
         calls = self._calls(set(steps))
         for name, step in steps.items():
             self.stores[name].check_rule(step)
-            mine = [call for call in calls if name in call.left]
-            self._given[name] = self._summed(name, mine), step
+        self._draft.add(calls, steps)
         self._let_go(calls, set(steps))
         self.over(list(steps))
 
@@ -167,10 +174,9 @@ class ServedGroup(GradientQueue[RemoteStore]):
 
     def flush(self) -> None:
         """Push what was given; the next step begins."""
-        gradients = [self._gradients(server) for server in range(self.course.servers)]
-        given, self._given, self._done = list(self._given), {}, set()
+        given, gradients, self._done = self._draft.tables, self._draft.take(), set()
         for answer in self.course.push(gradients):
-            answer.add_done_callback(lambda done, given=given: self._acknowledged(done, given))
+            answer.add_done_callback(lambda done: self._acknowledged(done, given))
         self.ahead.send()
 
     def drain(self) -> None:
@@ -185,27 +191,6 @@ class ServedGroup(GradientQueue[RemoteStore]):
         if self.ranks.world > 1:
             self.ranks.all_told(self.course.step)
 
-    def _summed(self, name: str, calls: Sequence[QueuedCall]) -> list[list[Part]]:
-        """For each server the ids of a table, each once, with the sums of their gradients."""
-        works: list[ServedGradients] = [call.work for call in calls if call.work.has(name)]
-        servers = range(self.course.servers)
-        found = [[part for work in works if len((part := work.of(name, server))[0])] for server in servers]
-        if len(works) < 2 and name not in self._counting:
-            return found
-        return [[_added_up(parts)] if parts else [] for parts in found]
-
-    def _gradients(self, server: int) -> Gradients:
-        """What was given, for a server."""
-        names = [name for name in self.order if name in self._given]
-        parts = {name: self._given[name][0][server] for name in names}
-        flat = [part for name in names for part in parts[name]]
-        tables = np.array([self.number_of[name] for name in names], np.int64)
-        counts = np.array([sum(len(ids) for ids, _ in parts[name]) for name in names], np.int64)
-        ids = np.concatenate([ids for ids, _ in flat]) if flat else np.empty(0, np.int64)
-        vectors = np.concatenate([each.ravel() for _, each in flat]) if flat else np.empty(0, np.float32)
-        numbers = np.array([step_numbers(self._given[name][1]) for name in names], np.float64).reshape(-1, NUMBERS)
-        return Gradients(Asked(tables, counts, ids), vectors, numbers)
-
     def _acknowledged(self, done: Future[Pushed], given: list[str]) -> None:
         if done.exception() is None:
             for name in given:
@@ -215,11 +200,3 @@ class ServedGroup(GradientQueue[RemoteStore]):
 def in_order(stores: Mapping[str, RemoteStore]) -> list[str]:
     """The tables as servers know them: by their width, as messages have them."""
     return sorted(stores, key=lambda name: stores[name].table.dim)
-
-
-def _added_up(parts: Sequence[Part]) -> Part:
-    """Each id once, with the sum of its gradients in the order in which they came."""
-    ids, gradients = np.concatenate([ids for ids, _ in parts]), np.concatenate([each for _, each in parts])
-    unique, inverse = torch.from_numpy(ids).unique(return_inverse=True)
-    sums = torch.zeros(len(unique), gradients.shape[1]).index_add_(0, inverse, torch.from_numpy(gradients))
-    return unique.numpy(), sums.numpy()

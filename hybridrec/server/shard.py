@@ -21,7 +21,16 @@ from hybridrec.server.rows import Rows
 from hybridrec.server.table_requests import TableRequests
 
 LOOK_AT_MEMORY = 64  # lookups between looks
-READING = {Kind.HELLO, Kind.PING, Kind.STATS, Kind.FIND, Kind.ROWS, Kind.IDS, Kind.TABLE}  # what changes nothing
+READING = {
+    Kind.HELLO,
+    Kind.PING,
+    Kind.STATS,
+    Kind.FIND,
+    Kind.ROWS,
+    Kind.IDS,
+    Kind.LIVE,
+    Kind.TABLE,
+}  # what changes nothing
 
 
 class Shard:
@@ -237,6 +246,11 @@ class Shard:
             if table in group.terms.tables:
                 group.rebase(table)
         self._keep()
+
+    def cut(self, table: str) -> int | None:
+        """The clock of a table after the steps that all have pushed, where lookups have moved it; else None."""
+        found = (group.cut(table) for group in self.groups.values() if table in group.terms.tables)
+        return next(found, None)
 
     def mark(self, table: str) -> None:
         """A table begins to be trained: on disk it says how far its group is."""

@@ -38,6 +38,7 @@ class TableRequests:
             Kind.FIND: self._find,
             Kind.ROWS: self._rows,
             Kind.IDS: self._ids,
+            Kind.LIVE: self._live,
             Kind.TABLE: self._table,
             Kind.CAPTURE: self._capture,
             Kind.CHUNK: self._chunk,
@@ -102,7 +103,7 @@ class TableRequests:
             raise malformed(f"the tables {names} are to be read; each may be named once")
         group = RowGroup([self._shard.table(name) for name in names])
         request.only(2)
-        return request.answer({}, [group.lookup(Asked.of(request, len(names)), train=False)[0]])
+        return request.answer({}, [group.lookup(group.asked(request), train=False)[0]])
 
     def _rows(self, request: Message) -> Message:
         rows = self._shard.table(request.take(table=str)["table"])
@@ -112,6 +113,11 @@ class TableRequests:
     def _ids(self, request: Message) -> Message:
         return request.answer({}, [self._shard.table(request.take(table=str)["table"]).ids()])
 
+    def _live(self, request: Message) -> Message:
+        rows = self._shard.table(request.take(table=str)["table"])
+        request.only(1)
+        return request.answer({}, [rows.live(request.array(0, "<i8", -1)).astype(np.uint8)])
+
     def _table(self, request: Message) -> Message:
         rows = self._shard.table(request.take(table=str)["table"])
         about = {"rows": len(rows), "clock": rows.native.clock, "rule": rows.rule.to_json() if rows.rule else None}
@@ -119,7 +125,8 @@ class TableRequests:
         return request.answer({**about, **figures, "declaration": rows.declaration.to_json()})
 
     def _capture(self, request: Message) -> Message:
-        number, made = self._captures.open(self._shard.table(request.take(table=str)["table"]))
+        rows = self._shard.table(request.take(table=str)["table"])
+        number, made = self._captures.open(rows, self._shard.cut(rows.name))
         about = {"capture": number, "clock": made.clock, "most": made.most}
         rule = made.rule.to_json() if made.rule else None
         sketch = [] if made.sketch is None else [made.sketch]
@@ -163,6 +170,7 @@ class TableRequests:
         vectors, numbers = request.array(1, "<f4", len(ids) * rows.dim), request.array(2, "<f8", 1, NUMBERS)
         if rows.rule is None:
             raise Refusal("value", f"table {rows.name!r} has no optimizer on this server; attach its rule first")
+        rows.check(ids)
         clock = rows.native.clock
         asked = Asked(np.zeros(1, np.int64), np.array([len(ids)]), ids)
         result = RowGroup([rows]).update([Gradients(asked, vectors, numbers)])

@@ -20,10 +20,12 @@ def counter(name: str = "count", dim: int = 2, capacity: int = 10_000, **options
     return Declaration(name, dim, capacity, init="constant", scale=0.0, **options)
 
 
-def attached(servers: Servers, session: int = 1, trainer: int = 0, trainers: int = 1, staleness: int = 0) -> Session:
+def attached(
+    servers: Servers, session: int = 1, trainer: int = 0, trainers: int = 1, staleness: int = 0, **options: Any
+) -> Session:
     """A trainer with a table of counts in group 0."""
     made = Session(servers, session, trainer, trainers, staleness=staleness)
-    made.attach(0, [counter()])
+    made.attach(0, [counter(**options)])
     for server in range(servers.count):
         made.change(server, Kind.RULE, "count", {"rule": RULE}, together=True).result()
     return made

@@ -29,10 +29,10 @@ def direct(count: int) -> Servers:
     return Servers.direct(shards(count))
 
 
-def store_on(count: int) -> type[RemoteStore]:
+def store_on(count: int, kind: type[RemoteStore] = RemoteStore) -> type[RemoteStore]:
     """A store whose rows are on so many servers of its own; copies have others."""
 
-    class DirectStore(RemoteStore):
+    class DirectStore(kind):
         def __init__(self, table: Table, seed: int = 0, share: Share = WHOLE) -> None:
             session = Session(direct(count), 1)
             session.attach(0, [declaration_of(table, seed)])

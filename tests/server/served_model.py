@@ -12,10 +12,11 @@ from hybridrec.embedding import Store
 from hybridrec.server.client import Servers
 
 ROWS = 12  # of a batch
+SHOPS = {"shop": "sum", "visited": "none"}
 
 
 class Net(nn.Module):
-    """Pooled features and a sequence, through one layer."""
+    """Pooled features and sequences of dynamic, fixed and hashed tables, through one layer."""
 
     def __init__(self, where: str | None = "server", **options: Any) -> None:
         super().__init__()
@@ -25,14 +26,17 @@ class Net(nn.Module):
             hr.Table("item", dim=8, capacity=1000, features=list(combiner), combiner=combiner, where=where, **options),
             hr.Table("user", dim=4, capacity=600, eviction="lfu", combiner="max", where=where),
             hr.Table("tag", dim=4, capacity=1000, combiner="sqrtn", where=where),
+            hr.Table("shop", dim=4, rows=50, features=list(SHOPS), combiner=SHOPS, out_of_range="hash", where=where),
+            hr.Table("page", dim=2, rows=9, combiner="mean", out_of_range="zero", where=where),
+            hr.Table("word", dim=3, hashes=hr.embedding.MultiHash(2, 20), combiner="mean", where=where),
             hr.Table("day", dim=3, rows=7),
         ]
         self.emb = hr.EmbeddingCollection(tables, seed=3)
-        self.top = nn.Linear(8 + 8 + 4 + 4 + 3, 1)
+        self.top = nn.Linear(8 + 8 + 4 + 4 + 4 + 2 + 3 + 3, 1)
 
     def forward(self, block: hr.IdBlock) -> Tensor:
         found = self.emb(block)
-        return self.top(found.flat)[:, 0] + found["seen"].values.sum() * 0.01
+        return self.top(found.flat)[:, 0] + (found["seen"].values.sum() + found["visited"].values.sum()) * 0.01
 
 
 def batch(step: int) -> tuple[hr.IdBlock, Tensor]:
@@ -47,7 +51,8 @@ def batch(step: int) -> tuple[hr.IdBlock, Tensor]:
         return torch.randint(0, most, (ROWS, 1), generator=drawn).tolist()
 
     lists = {"item": one(30), "history": ids(20, 5), "seen": ids(20, 4), "user": one(40), "tag": ids(9, 4)}
-    return hr.IdBlock.from_lists({**lists, "day": one(7)}), torch.rand(ROWS, generator=drawn)
+    fixed = {"shop": one(80), "visited": ids(60, 4), "page": ids(12, 3), "word": ids(1000, 4), "day": one(7)}
+    return hr.IdBlock.from_lists({**lists, **fixed}), torch.rand(ROWS, generator=drawn)
 
 
 def train(
@@ -90,7 +95,7 @@ def train(
         "eval": model(batch(99)[0]).detach(),
         "rows": {name: store.export() for name, store in stores.items()},
         "clocks": {name: store.clock for name, store in stores.items() if name != "day"},
-        "lookup": emb.lookup("item", [1, 2, 999]),
+        "lookup": [emb.lookup("item", [1, 2, 999]), *(emb.lookup(name, [0, 1, 7, 999]) for name in ("shop", "word"))],
     }
 
 

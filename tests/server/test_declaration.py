@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 
+from hybridrec import _native
+from hybridrec.embedding import Constant, Normal, Uniform
+from hybridrec.embedding.initial import initial_rows
 from hybridrec.server.declaration import Declaration, Rule
 from hybridrec.server.protocol import Refusal
 
@@ -19,6 +24,7 @@ WRONG = {
     "ttl": [-1, 2**32],
     "probability": [0, 1.5, "half"],
     "min_count": [-1, 2**16],
+    "rows": [99, "100", 100.0, True],
     "name": ["", 3, "x" * 2000],
 }
 
@@ -32,6 +38,24 @@ def test_a_value_that_no_table_has_is_refused(key, value):
 
 def test_a_declaration_comes_back_as_it_was_sent():
     assert Declaration.of(GOOD) == Declaration("user", 8, 100)
+
+
+def test_a_fixed_table_has_neither_eviction_nor_admission():
+    good = Declaration("item", 8, 100, eviction="none", rows=100)
+    assert Declaration.of(good.to_json()) == good
+    for key, value in {"eviction": "lru", "probability": 0.5, "min_count": 2}.items():
+        with pytest.raises(Refusal, match="rows is 100; it must be None where a table has eviction or admission"):
+            Declaration.of({**good.to_json(), key: value})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("init", [Uniform(0.5), Normal(0.1), Constant(0.25)], ids=lambda init: init.kind)
+def test_initial_rows_are_those_of_the_reference(dtype, init):
+    declared = Declaration("item", 5, 100, seed=7, dtype=dtype, init=init.kind, scale=init.size)
+    ids = np.array([0, 3, 99, 2**40, -1])
+    kind = getattr(torch, dtype)
+    wanted = initial_rows(init, _native.table_key("item", 7), torch.from_numpy(ids), 5, kind)
+    assert torch.from_numpy(declared.initial(ids)).view(kind).equal(wanted)
 
 
 def test_keys_that_are_unknown_or_missing_are_refused():

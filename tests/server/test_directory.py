@@ -54,6 +54,32 @@ def attached_again(shard: Shard, session: int, trainer: int, trainers: int, stal
     return made
 
 
+def test_a_fixed_table_goes_on_with_the_rows_that_were_used(tmp_path):
+    fixed = counter(capacity=50, eviction="none", rows=50)
+    for life in range(3):
+        shard = Shard(path=tmp_path)
+        session = Session(Servers.direct([shard]), 7)
+        session.attach(0, [fixed])
+        if life == 0:
+            session.change(0, Kind.RULE, "count", {"rule": RULE}).result()
+        look(session, life, IDS[:10])
+        assert not push(session, life, IDS[:10]).result().again
+        assert counts(shard, list(range(50))) == [life + 1] * 10 + [0] * 40
+        assert shard.tables["count"].ids().tolist() == IDS[:10]
+        shard.close()
+
+
+def test_a_directory_from_before_there_were_fixed_tables_is_opened(tmp_path):
+    before = Shard(path=tmp_path)
+    session = attached(Servers.direct([before]), 7)
+    look(session, 0, IDS)
+    before.close()
+    written = json.loads((tmp_path / "server.json").read_text())
+    del written["tables"][0]["rows"]
+    (tmp_path / "server.json").write_text(json.dumps(written))
+    assert Shard(path=tmp_path).tables["count"].ids().tolist() == IDS
+
+
 def test_a_push_that_reached_some_tables_is_completed_in_the_others(tmp_path):
     tables = [counter("a"), counter("b")]
 

@@ -41,7 +41,8 @@ def test_no_server_cannot_hold_rows():
 
 @given(IDS, st.integers(1, 5))
 def test_a_router_sends_ids_of_a_served_table_to_their_owners(ids, count):
-    router = _native.Router([(-1, "error", list(range(count)), False, True)], count)
-    routed = router.route(ids.ctypes.data, [(0, 0, len(ids))])
-    expected = np.bincount(owners(np.unique(ids), count), minlength=count)
-    assert routed.counts().tolist() == expected.tolist()
+    for rows, asked in ((-1, ids), (2**32 - 2, ids % (2**32 - 2))):  # of dynamic and of fixed tables
+        router = _native.Router([(rows, "error", list(range(count)), False, True)], count)
+        routed = router.route(asked.ctypes.data, [(0, 0, len(asked))])
+        expected = np.bincount(owners(np.unique(asked), count), minlength=count)
+        assert routed.counts().tolist() == expected.tolist()

@@ -31,6 +31,23 @@ def test_the_norm_of_gradients_is_that_of_rows_and_layers_together():
     assert_same(train(direct(2), clip=0.05), train(None, clip=0.05), close=1e-6)
 
 
+def test_gradients_of_ids_that_were_not_let_in_are_no_part_of_the_norm():
+    options = {"clip": 0.05, "admission": hr.embedding.MinCount(3)}
+    assert_same(train(direct(2), **options), train(None, **options), close=1e-6)
+
+
+def test_a_norm_between_two_row_optimizers_does_not_end_the_step():
+    servers = direct(1)
+    model = hr.shard(Net(admission=hr.embedding.Probability(0.5)), servers=servers)
+    first = hr.optim.SGD(model, lr=0.1, tables=["user"])
+    second = hr.optim.SGD(model, lr=0.1, tables=["item", "tag", "shop", "page", "word", "day"])
+    model(batch(0)[0]).sum().backward()
+    first.step()
+    assert hr.optim.clip_grad_norm_([], second, 1.0) > 0
+    second.step()
+    assert [shard.stats()["pushes"] for shard in shards_of(servers)] == [1]
+
+
 def test_steps_of_several_batches_are_one_push():
     servers = direct(2)
     assert_same(train(servers, accumulate=3), train(None, accumulate=3), close=1e-5)
@@ -69,6 +86,30 @@ def test_eval_inserts_nothing():
     assert len(model.emb["item"]) == 0
 
 
+def test_rows_that_a_model_has_of_its_own_go_to_servers():
+    here, there = Net(None), Net()
+    for model in (here, there):
+        model.emb["shop"].load(torch.tensor([3, 40]), torch.ones(2, 4))
+    served = hr.shard(there, servers=direct(2))
+    assert torch.equal(served.emb["shop"].export().rows, here.emb["shop"].export().rows)
+    assert sum(len(shard.tables["shop"]) for shard in shards_of(served.served.servers)) == 2  # the rest can be drawn
+
+
+def test_an_id_outside_of_a_fixed_table_is_an_error_that_names_its_feature():
+    model = hr.shard(hr.EmbeddingCollection([hr.Table("day", dim=2, rows=7, where="server")]), servers=direct(2))
+    with pytest.raises(ValueError, match=r"id 9 at position 1 of feature 'day' is outside table 'day', 0 … 6; give"):
+        model(hr.IdBlock.from_lists({"day": [3, 9]}))
+
+
+def test_a_collection_for_servers_takes_no_memory_before_it_is_placed():
+    tables = [hr.Table("word", dim=4096, rows=2**32 - 2, out_of_range="hash", where="server")]  # 64 TiB
+    emb = hr.shard(hr.EmbeddingCollection(tables), servers=direct(2))
+    rows = hr.optim.Adagrad(emb, lr=0.1)
+    emb(hr.IdBlock.from_lists({"word": [5, -1, 2**40]})).flat.sum().backward()
+    rows.step()
+    assert sum(len(shard.tables["word"]) for shard in shards_of(emb.served.servers)) == 3
+
+
 def test_a_training_lookup_without_gradients_is_a_step_of_its_own():
     here, served = Net(None), hr.shard(Net(), servers=direct(2))
     for model in (here, served):
@@ -86,14 +127,14 @@ def test_two_row_optimizers_make_one_push():
     for model in (Net(None), hr.shard(Net(), servers=servers)):
         both = [
             hr.optim.Adagrad(model, lr=0.1, tables=["item"]),
-            hr.optim.SGD(model, lr=0.1, tables=["user", "tag", "day"]),
+            hr.optim.SGD(model, lr=0.1, tables=["user", "tag", "shop", "page", "word", "day"]),
         ]
         for step in range(4):
             block, label = batch(step)
             ((model(block) - label) ** 2).mean().backward()
             for each in both:
                 each.step()
-        ends.append({name: tuple(model.emb[name].export()) for name in ("item", "user", "tag")})
+        ends.append({name: tuple(model.emb[name].export()) for name in ("item", "user", "tag", "shop", "word")})
     assert_same(ends[1], ends[0])
     assert [shard.stats()["pushes"] for shard in shards_of(servers)] == [4, 4]
 

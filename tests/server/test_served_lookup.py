@@ -29,11 +29,22 @@ TABLES: list[Spec] = [
     {"name": "ad", "dim": 4, "capacity": 90, "combiner": "max", "eviction": "lfu", "where": "server"},
     {"name": "place", "dim": 7, "capacity": 90, "combiner": "sqrtn", "where": "server"},
     {"name": "rare", "dim": 3, "capacity": 90, "admission": ["probability", 0.5], "where": "server"},
+    {
+        "name": "shop",
+        "dim": 4,
+        "rows": 30,
+        "features": ["shop", "visited"],
+        "combiner": {"shop": "mean", "visited": "none"},
+        "out_of_range": "hash",
+        "where": "server",
+    },
+    {"name": "word", "dim": 5, "hashes": [2, 10], "where": "server"},
+    {"name": "page", "dim": 2, "rows": 9, "out_of_range": "zero", "combiner": "max", "where": "server"},
 ]
 BESIDE: list[Spec] = [
     {"name": "item", "dim": 8, "rows": 12, "features": ["item", "liked"], "combiner": "mean"},
     {"name": "few", "dim": 3, "rows": 2, "combiner": "max"},
-    {"name": "shop", "dim": 4, "capacity": 200, "where": "device"},
+    {"name": "city", "dim": 4, "capacity": 200, "where": "device"},
 ]
 
 
@@ -103,17 +114,17 @@ def test_vectors_may_travel_in_halves(servers: Started) -> None:
     compare(case, found, train_alone(case), close=0.05)
 
 
-def test_with_staleness_trainers_go_on_and_all_layers_stay_equal(servers: Started) -> None:
-    found = pool(2).run(TRAIN, case=served(2, servers[2], staleness=3, ahead=True).to_json())
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_with_staleness_trainers_go_on_and_all_layers_stay_equal(clip: float | None, servers: Started) -> None:
+    found = pool(2).run(TRAIN, case=served(2, servers[2], staleness=3, ahead=True, clip=clip).to_json())
     for name, weight in found[0]["weights"].items():
         assert weight.equal(found[1]["weights"][name])
     assert found[0]["counts"] == found[1]["counts"]
 
 
-@pytest.mark.slow
-def test_the_norm_of_several_trainers_is_refused(servers: Started) -> None:
-    with pytest.raises(RankFailed, match=r"no trainer knows the norm of their sum.*clip_row_norm"):
-        pool(2).run(TRAIN, case=served(2, servers[2], clip=0.5).to_json())
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_gradients_are_clipped_by_the_norm_of_their_sum(world: int, servers: Started) -> None:
+    check(served(world, servers[2], tables=[*TABLES, *BESIDE], clip=0.05))
 
 
 @pytest.mark.slow

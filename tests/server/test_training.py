@@ -71,6 +71,32 @@ def test_a_run_goes_on_with_any_number_of_servers_in_every_bit(before, after, ha
     assert_same(rows_of(resumed), wanted)
 
 
+FIXED = {
+    "*": {"where": "server"},
+    "user": {"rows": 60},
+    "item": {"hashes": hr.embedding.MultiHash(2, 20)},
+    "tags": {"rows": 3, "out_of_range": "hash"},
+}
+
+
+def fixed_rows(out: Path, servers: int, steps: int, resume: str | None = None) -> dict[str, Any]:
+    ds = dataset(300, 50).shuffle(seed=1)
+    model = model_of(ds, tables=FIXED if servers else {**FIXED, "*": {}})
+    trainer = trainer_of(ds, model, out=out, options=SAVING, **({"servers": direct(servers)} if servers else {}))
+    trainer.fit(ds, steps=steps, resume=resume)
+    assert resume is None or trainer.step == steps
+    return rows_of(trainer)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (0, 2), (2, 0)])
+def test_fixed_and_hashed_tables_go_on_from_one_place_to_another_in_every_bit(before, after, tmp_path):
+    fixed_rows(tmp_path / "run", before, 3)
+    found = fixed_rows(tmp_path / "run", after, 6, resume="auto")
+    assert_same(found, fixed_rows(tmp_path / "here", 0, 6))
+    assert len(found["user"][0]) == 60
+    assert hr.load(tmp_path / "run").evaluate(dataset(300, 50))
+
+
 @pytest.mark.slow
 def test_a_new_session_begins_from_its_checkpoint_whatever_servers_hold(halves, tmp_path, wanted):
     servers = direct(3)
@@ -85,6 +111,21 @@ def test_an_older_trainer_is_fenced_off(tmp_path):
     fit(tmp_path / "second", servers, 3)
     with pytest.raises(Fenced, match="another start of the job is using the servers"):
         first.fit(dataset(200, 50), steps=6, resume="auto")
+
+
+def test_a_checkpoint_has_no_rows_of_lookups_that_were_ahead_of_it(tmp_path):
+    ds = dataset(80, 4)  # twenty steps
+    fit_all = trainer_of(ds, out=tmp_path, options=SAVING, servers=direct(2), staleness=4)
+    fit_all.fit(ds, steps=15)
+    seen = [batch.ids["user"].values for _, batch in zip(range(15), ds, strict=False)]
+    saved = {read_manifest(folder).step: folder for folder in (tmp_path / "checkpoints").glob("step-*")}
+    assert {10, 15} <= saved.keys()
+    for step, folder in saved.items():
+        table = read_manifest(folder).tables["embeddings.user"]
+        found = hr.train.checkpoint.open_table(folder / table.parts[0].file)
+        assert sorted(found["id"].to_pylist()) == torch.cat(seen[:step]).unique().tolist()
+        assert table.clock == step
+        assert max(found["touched"].to_pylist()) == step - 1
 
 
 def test_records_report_and_plan_tell_of_servers(tmp_path):
@@ -184,11 +225,6 @@ def test_servers_want_a_table():
     fixed = hr.EmbeddingCollection([hr.Table("day", dim=4, rows=7), hr.Table("shop", 2, capacity=9, where="host")])
     with pytest.raises(ValueError, match="there are servers, but no table for them"):
         hr.shard(fixed, servers=direct(1))
-
-
-def test_fixed_rows_do_not_go_there():
-    with pytest.raises(ValueError, match="table 'day' has fixed rows, and servers hold dynamic tables; give capacity="):
-        hr.Table("day", dim=4, rows=7, where="server")
 
 
 def test_staleness_is_that_of_servers():

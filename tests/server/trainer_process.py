@@ -25,7 +25,7 @@ def drawn(trainer: int, step: int) -> np.ndarray:
 def run(addresses: list[str], trainer: int, trainers: int, staleness: int, steps: int) -> None:
     """Train for so many steps."""
     with Servers.connect(addresses, deadline=PATIENCE) as servers:
-        session = attached(servers, 1, trainer, trainers, staleness)
+        session = attached(servers, 1, trainer, trainers, staleness, eviction="lfu")
         for step in range(steps):
             ids = drawn(trainer, step)
             owner = owners(ids, servers.count)
