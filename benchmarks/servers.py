@@ -28,7 +28,17 @@ from question import (
     today,
 )
 
-PARTS = ("delay", "auc", "scale", "rows", "peer", "disk", "kills", "memory")
+WITH = {  # the options that a part runs with, and tells
+    "delay": ("passes", "steps"),
+    "auc": ("seeds",),
+    "scale": ("passes", "steps"),
+    "rows": ("rounds", "seconds"),
+    "peer": ("rounds", "seconds"),
+    "disk": ("rounds", "seconds"),
+    "kills": ("kills",),
+    "memory": ("memory_minutes",),
+}
+PARTS = tuple(WITH)
 QUICK = {"passes": 1, "steps": 50, "kills": 3, "memory_minutes": 0.2, "seeds": 1, "seconds": 0.1, "rounds": 1}
 GOALS = {
     "delay_hidden": (">=", 0.8),
@@ -53,10 +63,9 @@ def measure(args: Options) -> dict[str, Any]:
     for part in args.only:
         note(f"-- {part}")
         found = work_of(part, args)()
-        parts[part] = found
+        parts[part] = {**found, "ran_with": {name: getattr(args, name) for name in WITH[part]}}
         figures |= {key: found[key] for key in (*GOALS, *REPORTED) if key in found}
-    told = about(args, ["passes", "steps", "seeds", "kills", "memory_minutes"], ["torch", "numpy"])
-    return {**figures, **told, "parts": parts}
+    return {**figures, **about(args, [], ["torch", "numpy"]), "parts": parts}
 
 
 def work_of(part: str, args: Options) -> Callable[[], dict[str, Any]]:
@@ -99,7 +108,7 @@ def arguments() -> Options:
     )
     add_parts(parser, PARTS)
     parser.add_argument("--quick", action="store_true", help="one short pass each: figures mean nothing")
-    parser.add_argument("--passes", type=int, default=4, help="of training, each kind in turn")
+    parser.add_argument("--passes", type=int, default=8, help="of training, each kind in turn")
     parser.add_argument("--steps", type=int, default=150, help="of a pass")
     parser.add_argument("--seeds", type=int, default=3, help="of runs whose AUC is compared")
     parser.add_argument("--rounds", type=int, default=40, help="of row rates, each kind in turn")

@@ -1,13 +1,17 @@
 """Training with rows on servers, for `servers.py`: what a network delay costs, and what a larger table does.
 
 DLRM with layers of 64 and 32, 26 tables of dimension 16 on two servers, batches of 1,024 rows that are in memory. One
-process trains; passes of all kinds take turns, each with a model and rows of its own, and the best stretch counts.
+process trains, with a thread for every other core: servers and relay need the rest, and a thread that waits for its
+turn keeps all others waiting. Passes of all kinds take turns, each with a model and rows of its own, and the best
+stretch counts.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +29,8 @@ from hybridrec.models import DLRM
 from hybridrec.train import Callback, StepResult, Trainer, TrainOptions
 from hybridrec.types import Batch
 
-BATCH, SERVERS, STALENESS, DELAY = 1_024, 2, 4, 0.002
+BATCH, SERVERS, STALENESS = 1_024, 2, 4
+NEAR, DELAY = 0.0002, 0.002  # seconds one way: as in one rack, and what is added
 IDS = 100_000  # distinct ids of a column
 STRETCH = 25  # steps
 
@@ -90,17 +95,32 @@ def stretches(data: Data, addresses: Sequence[str], staleness: int, capacity: in
 def in_turn(kinds: dict[str, Callable[[], list[float]]], passes: int) -> dict[str, list[float]]:
     """The stretches of all kinds, pass by pass in turn."""
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for at in range(passes):
-        for kind, run in kinds.items():
-            found[kind] += run()
-            note(f"pass {at + 1}, {kind}: {min(found[kind]):.2f} ms a step")
+    with threads(max(1, len(os.sched_getaffinity(0)) // 2)):
+        for at in range(passes):
+            for kind, run in kinds.items():
+                found[kind] += run()
+                note(f"pass {at + 1}, {kind}: {min(found[kind]):.2f} ms a step")
     return found
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Within it, so many threads compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def delay(cache: Path, passes: int, steps: int) -> dict[str, Any]:
-    """`delay_hidden` and `hybrid_vs_sync`: with and without delay, the relay stands between trainer and servers."""
+    """`delay_hidden` and `hybrid_vs_sync`: near and far, a relay stands between trainer and servers.
+
+    Near ones are not quite here, so that both relays do the same work: bytes that wait need a clock and a second look.
+    """
     given = data(cache, 64)
-    with servers(SERVERS) as there, delayed(there, 0.0) as near, delayed(there, DELAY) as far:
+    with servers(SERVERS) as there, delayed(there, NEAR) as near, delayed(there, NEAR + DELAY) as far:
         kinds = {
             f"{mode}_{where}": lambda staleness=staleness, at=at: stretches(given, at, staleness, IDS, steps)
             for mode, staleness in (("sync", 0), ("hybrid", STALENESS))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 300.0  # seconds
+PATIENCE = 600.0  # seconds
 
 
 def wait_for(what: Callable[[], Any]) -> Any:

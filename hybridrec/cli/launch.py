@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -41,18 +42,24 @@ def launch(
     hybridrec launch run.toml --resume
     """
     from hybridrec.launch.child import Output
-    from hybridrec.launch.config import LaunchConfig, changed
+    from hybridrec.launch.config import LAUNCH_SECTIONS, LaunchConfig
     from hybridrec.launch.roles import RunRoles
     from hybridrec.launch.supervisor import Limits, Supervisor
     from hybridrec.train.checkpoint import Checkpoints
-    from hybridrec.train.run_config import RunConfig, read_config
+    from hybridrec.train.run_config import read_config, with_overrides
     from hybridrec.train.run_directory import RunDirectory
 
-    made = LaunchConfig.of(changed(read_config(config), settings or []))
-    folder = out or RunConfig.of(made.run).out
+    made = LaunchConfig.of(with_overrides(read_config(config), settings or [], LAUNCH_SECTIONS))
+    folder = out or made.run.get("out")
     if folder is None:
         raise ValueError(f'{config} names no folder for the run; write out = "runs/a" at its top, or give --out')
-    run = RunDirectory(folder)
+    run, again = RunDirectory(folder), _again(config, settings or [], out)
+    latest = Checkpoints(run.checkpoints).latest()
+    if latest is not None and not resume:
+        raise ValueError(
+            f"{run.path} holds a run already (its newest checkpoint is {latest.name}); go on with it: {again}; or give "
+            "another folder as --out"
+        )
     run.prepare()
     flags = [flag for flag, given in (("--resume", resume), ("--quiet", quiet), ("--json", as_json)) if given]
     trainers = ["trainer"] if made.trainers.count == 1 else [f"trainer {rank}" for rank in range(made.trainers.count)]
@@ -65,7 +72,17 @@ def launch(
         return None if found is None else str(found)
 
     with tempfile.TemporaryDirectory(prefix="hybridrec-launch-") as private:
-        roles = RunRoles(made, run.path, Path(private), tuple(flags))
+        roles = RunRoles(made, run.path, Path(private), again, tuple(flags))
         code = Supervisor(roles, limits, output, newest).run()
     if code:
         raise typer.Exit(code)
+
+
+def _again(config: Path, settings: list[str], out: Path | None) -> str:
+    """The command that goes on with the run.
+
+    >>> _again(Path("run.toml"), ["servers.count=4"], Path("runs/b"))
+    'hybridrec launch run.toml servers.count=4 --out runs/b --resume'
+    """
+    folder = [] if out is None else ["--out", str(out)]
+    return shlex.join(["hybridrec", "launch", str(config), *settings, *folder, "--resume"])

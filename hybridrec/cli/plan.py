@@ -33,6 +33,7 @@ def plan(
     pin: Annotated[list[str] | None, typer.Option(help="TABLE=SCHEME, or TABLE=SCHEME@0,1 with devices.")] = None,
     forbid: Annotated[list[str] | None, typer.Option(help="SCHEME, or TABLE=SCHEME, not to be used.")] = None,
     margin: Annotated[float, typer.Option(help="Share of the memory that stays free.")] = 0.1,
+    servers: Annotated[int | None, typer.Option(min=1, help="Embedding servers that hold rows.")] = None,
     figure: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER of the cluster, such as memory=60e9.")] = None,
     sample: Annotated[int, typer.Option(min=1, help="Rows of the data to measure.")] = 200_000,
     save: Annotated[Path | None, typer.Option(help="File for the plan, as JSON.")] = None,
@@ -48,11 +49,17 @@ def plan(
     and no memory for the tables. Predictions take the speeds of data sheets, so
     they are for comparing plans; a real step takes longer.
 
+    Tables with where="server" lie on embedding servers, and devices have none of
+    their rows; with --servers and no such table, all dynamic tables do. Their
+    lookups over the network are not in the step.
+
     [bold]Examples[/bold]
 
     hybridrec plan --data clicks/ --label click --cluster 2x8xH100 --picture plan.svg
 
     hybridrec plan --data clicks/ --label click --cluster 1x8xA100-40 --model dlrm --optimizer adam model.dim=128
+
+    hybridrec plan --data clicks/ --label click --cluster 1x8xH100 --servers 4
 
     hybridrec plan --data clicks/ --label click --cluster 1x2xcpu --pin item=row --forbid replicated --save plan.json
     """
@@ -64,13 +71,13 @@ def plan(
         if path is not None and path.exists() and not force:
             raise ValueError(f"{path} exists; give --force to replace it, or another name")
     work = _workload(data, words or [], label or [], model, optimizer, batch_size, sample)
-    made = make_plan(work, machines, limits, on_wire)
+    made = make_plan(work, machines, limits, on_wire, servers)
     found = predict(made, work, machines, on_wire)
     title = f"{machines.name}, {batch_size:,} rows a device and step"
     if as_json:
         typer.echo(json.dumps(_answer(made, found)))
     else:
-        typer.echo(_told(made, work, found, machines, margin, title))
+        typer.echo(_told(made, work, found, machines, margin, title, servers))
     _write(save, made.to_json() + "\n", force, quiet=as_json)
     if picture is not None:
         from hybridrec.parallel.picture import picture as draw
@@ -146,23 +153,41 @@ def _answer(plan: Plan, found: Prediction) -> dict[str, Any]:
         "phases": found.phases,
         "memory": found.memory,
         "host_memory": found.host_memory,
+        "server_memory": found.server_memory,
     }
 
 
-def _told(plan: Plan, work: Workload, found: Prediction, cluster: Cluster, margin: float, title: str) -> str:
+def _told(
+    plan: Plan, work: Workload, found: Prediction, cluster: Cluster, margin: float, title: str, servers: int | None
+) -> str:
     from hybridrec.parallel.plan import aligned
 
     rows = [["table", "rows", "dim", "bytes", "ids", "repeated", "scheme", "devices", "why"]]
     for table, each in zip(work.tables, plan.placements, strict=True):
         ids = table.hotness * work.batch_size * cluster.world
-        where = each.shown_devices() + " (hosts)" * (each.where == "host")
+        where = each.shown_devices() + {"host": " (hosts)", "server": " (servers)"}.get(each.where, "")
+        where = "servers" if each.where == "server" and servers is None else where
         size, again = human_bytes(table.rows * table.row_bytes()), f"{100 * table.duplicate_share(ids):.0f} %"
         rows.append([table.name, f"{table.rows:,}", str(table.dim), size, f"{table.hotness:.3g}", again,
                      each.scheme, where, each.reason])  # fmt: skip
-    return "\n".join([title, "", aligned(rows), "", *_figures_of(found, cluster, margin)])
+    return "\n".join([title, "", aligned(rows), "", *_on_servers(found, servers), *_figures_of(found, cluster, margin)])
+
+
+def _on_servers(found: Prediction, servers: int | None) -> list[str]:
+    if not found.server_memory:
+        return []
+    size = human_bytes(max(found.server_memory))
+    told = (
+        f"{size} on all servers; --servers N says how much on each"
+        if servers is None
+        else f"{size} on each of {servers}"
+    )
+    return [f"on servers  {told}"]
 
 
 def _figures_of(found: Prediction, cluster: Cluster, margin: float) -> list[str]:
+    if not found.step:
+        return ["devices     hold no rows"]
     device, phase = found.bottleneck
     least, most = human_bytes(min(found.memory)), human_bytes(max(found.memory))
     lines = [f"memory      {least} to {most} a device, of {human_bytes(cluster.memory)} with {margin:.0%} to stay free"]

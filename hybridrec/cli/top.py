@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +46,8 @@ def top(
         if as_json:
             typer.echo(json.dumps({"servers": _look(found)}))
         else:
-            _watch(found, interval)
+            with suppress(KeyboardInterrupt):
+                _watch(found, interval)
 
 
 def _look(servers: Servers) -> list[dict[str, Any]]:
@@ -72,7 +74,8 @@ def _table(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> Table:
     from hybridrec.server.watch import COLUMNS, lines
 
     session = max(each["session"] for each in now)
-    table = Table(title=f"session {session}" if session >= 0 else "no trainers yet")
+    title = f"session {session}" if session >= 0 else "no trainers yet"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), pad_edge=False)  # fits 80 columns
     for name in COLUMNS:
         table.add_column(name, justify="right")
     for line in lines(before, now):

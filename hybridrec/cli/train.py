@@ -37,6 +37,7 @@ def train(
     server_ca: Annotated[str | None, typer.Option(help="Certificate that servers are signed by, for TLS.")] = None,
     config: Annotated[Path | None, typer.Option(help="run.toml, or the config.json of another run.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, if there is one.")] = False,
+    resume_with: Annotated[str | None, typer.Option(hidden=True, help="What goes on with the run instead.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and no progress.")] = False,
 ) -> None:
@@ -81,7 +82,7 @@ def train(
     data, changes = words_of(words or [])
     ranks = join_ranks(_timeout(config or (out / "config.json" if resume and out is not None else None), changes))
     if config is None and resume and out is not None:
-        config = path_on_main(ranks, lambda: _config_of(out, data))
+        config = path_on_main(ranks, lambda: _config_of(out, data, servers))
     values = with_overrides({} if config is None else read_config(config), changes)
     flags = {"path": data, "label": label, "weight": weight, "valid": valid, "batch_size": batch_size}
     _set(values, "data", flags)
@@ -93,6 +94,7 @@ def train(
     asked = RunConfig.of(values)
     values["out"] = str(out) if out is not None else asked.out or on_main(ranks, lambda: _free_folder(asked))
     made = launch(RunConfig.of(values))
+    made.trainer.about |= {} if resume_with is None else {"resume_with": resume_with}
     quiet = quiet or not is_main(ranks)
     if not (quiet or as_json):
         typer.echo(_about(made.trainer), err=True)
@@ -117,9 +119,15 @@ def _timeout(config: Path | None, changes: list[str]) -> float | None:
     return RunConfig.of({"train": with_overrides(stated, changes).get("train", {})}).options().timeout
 
 
-def _config_of(out: Path, data: list[str]) -> Path | None:
+def _config_of(out: Path, data: list[str], servers: str | None) -> Path | None:
     """The configuration of the run to go on with; without one, the data must be named."""
     if (out / "config.json").exists():
+        launched = json.loads((out / "config.json").read_text()).get("resume_with")
+        if launched is not None and servers is None:
+            raise ValueError(
+                f"the servers of {out} were started with it, and are gone; go on with {launched}, or name servers that "
+                "run: --servers host:7000,host:7001 --server-token-file FILE"
+            )
         return out / "config.json"
     if not data:
         raise ValueError(

@@ -110,7 +110,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
         """A store for a table of this collection, or for a share of it, with initial rows."""
         if self.device.type != "cpu" and not table.on_host:
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+            from hybridrec.embedding.gpu.tiered_store import TieredStore
 
+            if table.cache is not None:
+                slots = table.cached(share.rows_of(table.fixed_rows))
+                return TieredStore(table, self.seed, self.device, slots, share)
             return DeviceStore(table, self.seed, self.device, share)
         if table.path is not None and not share.empty:
             return DiskStore(table, self.seed, share)

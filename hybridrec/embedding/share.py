@@ -11,6 +11,7 @@ from torch import Tensor
 from hybridrec import _native
 from hybridrec.embedding.id_hash import remainder
 from hybridrec.embedding.table import Table
+from hybridrec.server.placement import owners
 
 OWNER_SEED = 1  # of the hash that deals out ids; the index of a dynamic table hashes with another
 
@@ -22,7 +23,8 @@ class Share:
     """Every `count`-th row from row `index` on, and `width` columns from `column` on (0: all that are left).
 
     Rows of a dynamic table are dealt out by a hash of their id. A share that is `empty` has no rows at all. `saves` is
-    false where another store holds the same rows and saves them.
+    false where another store holds the same rows and saves them. Of a table on so many `servers`, it is what every
+    `count`-th of them from server `index` on holds.
 
     >>> Share(index=1, count=3).rows_of(10), Share(column=4, width=4).dim_of(16), Share().whole
     (3, 4, True)
@@ -34,6 +36,7 @@ class Share:
     width: int = 0
     empty: bool = False
     saves: bool = True
+    servers: int = 0
 
     @property
     def whole(self) -> bool:
@@ -72,11 +75,14 @@ class Share:
         """
         if self.empty:
             return torch.zeros(len(ids), dtype=torch.bool)
+        if self.servers:
+            return torch.from_numpy(owners(ids.numpy(), self.servers) % self.count == self.index)
         return owners_of(table, ids, self.count) == self.index
 
     def to_json(self) -> dict[str, Any]:
         """What tells it apart, as JSON values."""
-        return {name: getattr(self, name) for name in ("index", "count", "column", "width")}
+        made = {name: getattr(self, name) for name in ("index", "count", "column", "width")}
+        return {**made, "servers": self.servers} if self.servers else made
 
 
 def owners_of(table: Table, ids: Tensor, count: int) -> Tensor:

@@ -93,6 +93,8 @@ def save(home: Home, prefix: str, state: MutableMapping[str, Tensor]) -> None:
 
 def _parts(home: Home) -> dict[str, Tensor]:
     if not isinstance(home, HashStore):
+        if isinstance(home, Store) and not home.one_piece:
+            return {"weight": home.snapshot().data.rows}
         return {"weight": weight_of(home).detach()}
     data = home.export()
     parts = {
@@ -154,6 +156,10 @@ def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
 def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
     if not isinstance(home, HashStore):
+        if isinstance(home, Store) and not home.one_piece:
+            for number, given in enumerate(parts["weight"].split(PART)):
+                home.overwrite(number * PART, given)  # pyright: ignore[reportAttributeAccessIssue]  (such stores have it)
+            return
         with torch.no_grad():
             for mine, given in zip(weight_of(home).split(PART), parts["weight"].split(PART), strict=True):
                 mine.copy_(given)  # between devices a conversion makes a copy first

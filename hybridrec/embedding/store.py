@@ -6,7 +6,7 @@ Kernels, checkpoints and placements know rows only by this contract; `reference_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -39,6 +39,14 @@ class Slots:
     def live(self) -> Tensor:
         """Which of them have a row, bool [U]."""
         return self.slots.view(torch.int32) != -1
+
+
+class StoreFigures(NamedTuple):
+    """What a store holds and has done."""
+
+    rows: int  # that hold an id
+    bytes: float  # allocated
+    counters: Mapping[str, int]
 
 
 class RowData(NamedTuple):
@@ -122,6 +130,7 @@ class Store(ABC):
 
     here = True  # whether rows are in memory of this machine
     sketches = 1  # places that count for themselves whom they let in
+    one_piece = True  # of fixed tables: whether all rows lie side by side, as `weight`
 
     def __init__(self, table: Table, seed: int, share: Share = WHOLE) -> None:
         self.table = table
@@ -235,6 +244,15 @@ class Store(ABC):
         """The same to be read later, without a copy where the store can do without."""
         return CopiedCapture(self.snapshot())
 
+    @property
+    def saved(self) -> Share:
+        """What it puts into a checkpoint and takes from one: all that it holds, unless stores of other ranks help."""
+        return self.share
+
+    def capture_saved(self) -> Capture:
+        """A capture of just that."""
+        return self.capture()
+
     def restore(self, held: Snapshot | Capture) -> None:
         """Hold what another store held, and nothing else; state that is not there begins at its fill."""
         if isinstance(held, Snapshot):  # what does not fit is refused before anything changes
@@ -322,6 +340,10 @@ class Store(ABC):
     @abstractmethod
     def memory(self) -> dict[str, float]:
         """Bytes by purpose, and the bytes per row beyond row and state."""
+
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """What gives its figures; where rows are elsewhere, they are on their way by then: ask all stores first."""
+        return lambda: StoreFigures(len(self), self.memory().get("allocated", 0), self.counters())
 
     def __bool__(self) -> bool:
         return True  # a store without rows is still a store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,8 @@ class Table:
     keeps them as a sequence. A table that is not `trainable` takes no gradient. `where` rows live: on the "device" of
     the collection, as they do by default, on the "host", in the memory of the machine that the device is in, or on a
     "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
-    directory, and on the host.
+    directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
+    than those at a time, and its host has the others.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
@@ -67,6 +69,7 @@ class Table:
     trainable: bool = field(default=True, kw_only=True)
     where: str | None = field(default=None, kw_only=True)
     path: str | os.PathLike[str] | None = field(default=None, kw_only=True)
+    cache: int | float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -112,6 +115,31 @@ class Table:
             raise ValueError(f"{self._who}: where is {self.where!r}; valid are {valid}, and None for the device")
         if self.path is not None:
             self._check_path(self.path)
+        if self.cache is not None:
+            self._check_cache(self.cache)
+
+    def _check_cache(self, cache: int | float) -> None:
+        number = isinstance(cache, (int, float)) and not isinstance(cache, bool)
+        if not (number and cache > 0 and (isinstance(cache, int) or cache <= 1)):
+            raise ValueError(
+                f"{self._who}: cache is {cache!r}; it must be a number of rows, or a share of them up to 1.0"
+            )
+        if self.rows is None:
+            raise ValueError(f"{self._who}: cache= is for tables with rows=; leave it out")
+        if self.on_host:
+            raise ValueError(f"{self._who} lives on the host, and a cache is on a GPU; leave where= out, or cache=")
+        if self.dtype != torch.float32:
+            raise ValueError(f"{self._who}: rows with a cache must be torch.float32 so far, not {self.dtype}")
+
+    def cached(self, rows: int) -> int:
+        """How many of so many rows of a table with a cache a GPU has at a time.
+
+        >>> Table("item", dim=8, rows=1000, cache=0.2).cached(1000), Table("item", dim=8, rows=9, cache=5).cached(3)
+        (200, 3)
+        """
+        assert self.cache is not None, "the table has a cache"
+        wanted = math.ceil(self.cache * rows) if isinstance(self.cache, float) else self.cache
+        return max(1, min(rows, wanted))
 
     def _check_path(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):

@@ -8,8 +8,9 @@ from math import isfinite
 from typing import Any, TypeVar
 
 from hybridrec.train.options import checked
-from hybridrec.train.run_config import value_of, with_overrides
+from hybridrec.train.run_config import SECTIONS, RunConfig
 
+LAUNCH_SECTIONS = (*SECTIONS, "trainers")
 MOST = {"count": 4096, "staleness": 1024, "threads": 4096, "restarts": 1_000_000, "port": 65535}
 LEAST = {"count": 1, "threads": 1, "port": 1}
 Part = TypeVar("Part", "ServersPart", "TrainersPart")
@@ -89,24 +90,11 @@ class LaunchConfig:
     @staticmethod
     def of(values: Mapping[str, Any]) -> LaunchConfig:
         """From plain values; an unknown name is an error that lists the valid ones."""
+        checked("the configuration", values, [*(each.name for each in fields(RunConfig)), "trainers"])
         run = {name: value for name, value in values.items() if name not in ("servers", "trainers")}
-        return LaunchConfig(run, _part(ServersPart, "servers", values), _part(TrainersPart, "trainers", values))
-
-
-def changed(values: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """The values with changes such as "servers.count=2" or "model.dim=32".
-
-    >>> changed({"servers": {"count": 1}}, ["servers.count=2", "trainers.count=3", "model.dim=8"])
-    {'servers': {'count': 2}, 'model': {'dim': 8}, 'trainers': {'count': 3}}
-    """
-    ours = [word for word in words if word.startswith(("servers.", "trainers.")) and "=" in word]
-    made = with_overrides(values, [word for word in words if word not in ours])
-    for word in ours:
-        name, _, value = word.partition("=")
-        section, _, key = name.partition(".")
-        before = made.get(section, {})
-        made[section] = {**before, key: value_of(value)} if isinstance(before, Mapping) else before
-    return made
+        made = LaunchConfig(run, _part(ServersPart, "servers", values), _part(TrainersPart, "trainers", values))
+        RunConfig.of(run)  # raises what trainers would, before anything starts
+        return made
 
 
 def _part(kind: type[Part], section: str, values: Mapping[str, Any]) -> Part:

@@ -34,8 +34,8 @@ class ServerRestarts:
 class TrainerRestarts:
     """So many restarts of the trainers without a new checkpoint between them.
 
-    An error of theirs before there is any checkpoint is no accident, unless a server has died meanwhile: the same
-    would come again.
+    An error of theirs before there is another checkpoint than the `first`, with which the run began, is no accident,
+    unless a server has died meanwhile: the same would come again.
 
     >>> restarts = TrainerRestarts(most=1)
     >>> restarts.allows(code=1, checkpoint=None, server_died=False)
@@ -45,12 +45,13 @@ class TrainerRestarts:
     """
 
     most: int
+    first: str | None = None
     _last: str | None = None
     _without: int = 0
 
     def allows(self, code: int, checkpoint: str | None, server_died: bool) -> bool:
         """Whether trainers that ended with this code may start again; then that counts."""
-        if code > 0 and checkpoint is None and not server_died:
+        if code > 0 and checkpoint == self.first and not server_died:
             return False
         if checkpoint != self._last:
             self._last, self._without = checkpoint, 0

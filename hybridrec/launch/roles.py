@@ -21,6 +21,7 @@ class Roles(Protocol):
 
     servers: int
     trainers: int
+    again: str  # the command that goes on with the run
 
     def server(self, number: int, port: int) -> Start:
         """A server, at this port; 0 is any."""
@@ -30,13 +31,20 @@ class Roles(Protocol):
         """A trainer; `again`: it goes on with the last checkpoint. Trainers meet at this port."""
         ...
 
+    def watched_by(self, addresses: list[str]) -> str:
+        """The command that watches the servers."""
+        ...
+
 
 class RunRoles:
-    """Those of a run. `private` is a folder that nobody else can read, for as long as the run lasts."""
+    """Those of a run. `private` is a folder that nobody else can read, for as long as the run lasts; `again` is the
+    command that goes on with it.
+    """
 
-    def __init__(self, config: LaunchConfig, out: Path, private: Path, flags: tuple[str, ...] = ()) -> None:
+    def __init__(self, config: LaunchConfig, out: Path, private: Path, again: str, flags: tuple[str, ...] = ()) -> None:
         self.servers, self.trainers = config.servers.count, config.trainers.count
         self._config, self._out, self._private, self._flags = config, out, private, flags
+        self.again = again
         self._token = private / "token"
         _write_private(self._token, secrets.token_urlsafe(32))
         self.path = None if config.servers.memory else Path(config.servers.path or out / "servers")
@@ -50,7 +58,10 @@ class RunRoles:
     def trainer(self, rank: int, addresses: list[str], again: bool, port: int) -> Start:
         command = [*HYBRIDREC, "train", "--config", str(self._file(addresses)), "--out", str(self._out), *self._flags]
         resume = ["--resume"] if again and "--resume" not in self._flags else []
-        return Start([*command, *resume], self._environment(rank, port))
+        return Start([*command, *resume, "--resume-with", self.again], self._environment(rank, port))
+
+    def watched_by(self, addresses: list[str]) -> str:
+        return f"hybridrec top --servers {','.join(addresses)} --token-file {self._token}"
 
     def _file(self, addresses: list[str]) -> Path:
         servers = self._config.servers

@@ -54,7 +54,7 @@ class Supervisor:
         self._server_died = False
         self._signal: int | None = None
         self._server_restarts = [ServerRestarts(limits.servers) for _ in range(roles.servers)]
-        self._trainer_restarts = TrainerRestarts(limits.trainers)
+        self._trainer_restarts = TrainerRestarts(limits.trainers, checkpoint())
 
     def run(self) -> int:
         """Until the trainers are done, or cannot go on. Returns the exit code."""
@@ -108,7 +108,7 @@ class Supervisor:
     def _listens(self, event: Listens) -> None:
         self._addresses[event.number] = event.address
         if len(self._addresses) == self._roles.servers and not self._trainers:
-            self._output.say(f"servers listen at {', '.join(self._in_order())}")
+            self._output.say(f"servers listen; watch them with {self._roles.watched_by(self._in_order())}")
             self._start_trainers(again=False)
 
     def _in_order(self) -> list[str]:
@@ -164,12 +164,11 @@ class Supervisor:
 
     def _interrupted(self, number: int) -> int | None:
         """The first signal is passed on to trainers, which save and stop; the second ends them."""
-        name = signal.Signals(number).name
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if not self._trainers:
             return 128 + number
         if self._signal is not None:
-            self._output.say(f"{name} once more: all are ended now")
-            return 128 + number
+            return self._give_up(f"{name} once more", 128 + number)
         self._signal = number
         self._output.say(f"{name}: trainers finish their step, save and stop; once more ends them at once")
         for child in self._trainers:
@@ -178,8 +177,8 @@ class Supervisor:
 
     def _give_up(self, why: str, code: int) -> int:
         saved = self._checkpoint()
-        whence = "nothing was saved" if saved is None else f"{saved} is saved; go on with --resume"
-        self._output.say(f"{why}; the run ends. {whence}")
+        whence = "Nothing was saved" if saved is None else f"{saved} is saved; go on with {self._roles.again}"
+        self._output.say(f"{why}: the run ends. {whence}")
         return code
 
     def _end_all(self) -> None:

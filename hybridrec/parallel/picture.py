@@ -54,7 +54,7 @@ def _bars(found: Prediction, step: float) -> Markup:
     for device in range(len(found.memory)):
         y, x = float(bottom), LEFT + step * device
         for colour, (phase, times) in zip(PHASES, found.phases.items(), strict=True):
-            tall = BARS * times[device] / found.step
+            tall = BARS * times[device] / (found.step or 1.0)  # with all tables on servers there is nothing to do
             y -= tall
             told = element("title", f"device {device}, {phase}: {1e3 * times[device]:.3g} ms")
             if tall > 0.2:
@@ -90,6 +90,9 @@ def _line(table: TableLoad, placement: Placement, y: float, step: float, most: f
     size, gap = table.rows * table.row_bytes(), 1 if step > 4 else 0
     name = table.name if len(table.name) <= 22 else table.name[:21] + "…"
     parts = [_text(f"{name}  {numbers.size(size)}", LEFT - 10, y + 12, anchor="end")]
+    if placement.where == "server":
+        said = f"on {len(placement.devices)} server{'s' * (len(placement.devices) > 1)}"
+        return element("g", *parts, _text(said, LEFT, y + 12, fill=SOFT))
     for first, last, held in _runs(table, placement, apart=step > 4):
         strong = 0.25 + 0.75 * max(0.0, 1 - log10(most / max(held, 1)) / 6)
         said = f"{first}" if first == last else f"each of {first} to {last}"

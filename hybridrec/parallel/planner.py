@@ -11,6 +11,7 @@ from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
 from hybridrec.parallel.plan import SCHEMES, Plan
 from hybridrec.parallel.search import SMALL, UNFIT, Option, Search
+from hybridrec.parallel.served import served_placements
 from hybridrec.parallel.workload import Workload
 
 GB = 10**9
@@ -38,10 +39,12 @@ def make_plan(
     cluster: Cluster,
     constraints: Constraints | None = None,
     wire: cost.Wire | None = None,
+    servers: int | None = None,
 ) -> Plan:
     """A plan whose slowest device is as fast as can be found, within the memory and the constraints.
 
-    It is deterministic. `CannotFit` says by how much the memory is short, and what would help.
+    Tables that lie on `servers` take nothing of the devices: see `served.py` for which ones. It is deterministic.
+    `CannotFit` says by how much the memory is short, and what would help.
 
     >>> from hybridrec.parallel import TableLoad
     >>> tables = (TableLoad("item", rows=10**8, dim=64), TableLoad("day", rows=7, dim=64))
@@ -52,22 +55,28 @@ def make_plan(
     limits = constraints or Constraints()
     step = cost.Step(cluster, workload.batch_size, wire or cost.Wire())
     limits.check([table.name for table in workload.tables], cluster.world)
-    choices = [choices_of(table, step, limits) for table in workload.tables]
+    away = served_placements(workload, servers, limits.pin)
+    here = [table for table in workload.tables if table.name not in away]
+    choices = [choices_of(table, step, limits) for table in here]
     room, host_room = (1 - limits.margin) * cluster.memory, (1 - limits.margin) * cluster.host_memory / cluster.devices
     search = Search(choices, step, room, host_room)
     least = _least_room(search)
     chosen = _search(search) if least <= search.room + search.host_room else None
     if chosen is None:
         raise _cannot_fit(search, cluster, limits, least)
-    placed = [
-        option.choice.placement(option.devices, cluster.world, _reason(option, of_table, search, limits))
+    placed = {
+        option.choice.table.name: option.choice.placement(
+            option.devices, cluster.world, _reason(option, of_table, search, limits)
+        )
         for option, of_table in zip(chosen, choices, strict=True)
-    ]
-    return Plan(cluster.world, tuple(placed))
+    }
+    return Plan(cluster.world, tuple((placed | away)[table.name] for table in workload.tables))
 
 
 def _search(search: Search) -> list[Option] | None:
     """The best of several beginnings, each improved; where there are many tables, the first that fits."""
+    if not search.choices:
+        return []  # all tables are on servers
     tables = range(len(search.choices))
     by_work = sorted(tables, key=lambda t: (-min(each.work for each in search.choices[t]), t))
     by_room = sorted(

@@ -9,16 +9,18 @@ import numpy as np
 from hybridrec.parallel import cost
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.plan import Placement, Plan
+from hybridrec.parallel.served import server_memory
 from hybridrec.parallel.workload import TableLoad, Workload
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """By device: bytes on it and on its host, and seconds of a step by phase."""
+    """By device: bytes on it and on its host, and seconds of a step by phase; by server, bytes on it."""
 
     memory: tuple[int, ...]
     host_memory: tuple[int, ...]
     phases: dict[str, tuple[float, ...]]
+    server_memory: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -53,10 +55,12 @@ def predict(plan: Plan, workload: Workload, cluster: Cluster, wire: cost.Wire | 
     step = cost.Step(cluster, workload.batch_size, wire or cost.Wire())
     total = np.zeros((cost.QUANTITIES, cluster.world))
     for table in workload.tables:
-        add(total, table, plan[table.name], step)
+        if plan[table.name].where != "server":
+            add(total, table, plan[table.name], step)
     room, host = (tuple(int(x) for x in total[i]) for i in (cost.ROOM, cost.HOST_ROOM))
     found = dict(zip(cost.PHASES, cost.phases(total, step), strict=True))
-    return Prediction(room, host, {name: tuple(float(x) for x in line) for name, line in found.items()})
+    seconds = {name: tuple(float(x) for x in line) for name, line in found.items()}
+    return Prediction(room, host, seconds, server_memory(plan, workload))
 
 
 def add(total: np.ndarray, table: TableLoad, placement: Placement, step: cost.Step) -> None:

@@ -86,6 +86,7 @@ def place(
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
+    _refuse_caches(tables, device)
     away = {} if served is None else served.chosen(tables)
     plan = _with_servers(plan or _plan_of_the_rest(tables, away, device, world, wire, pin), tables, away)
     _check(plan, tables, world.world, device)
@@ -96,6 +97,15 @@ def place(
     for home in homes:
         place_home(home, plan, world, group, served)
     return ShardedModel(model, plan, world, exchange, weighing, served)
+
+
+def _refuse_caches(tables: Mapping[str, Table], device: torch.device) -> None:
+    """Raise for tables of which a GPU has some rows only: ranks do not divide them yet. On CPUs there are none."""
+    if device.type != "cpu" and (cached := [name for name, table in tables.items() if table.cache is not None]):
+        raise ValueError(
+            f"table {cached[0]!r} has cache={tables[cached[0]].cache!r}, which several ranks or servers cannot have "
+            "yet; leave it out, and divide the table among more ranks, or give it where='host'"
+        )
 
 
 def _plan_of_the_rest(

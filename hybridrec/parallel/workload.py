@@ -157,7 +157,7 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=growth,
-        where="host" if table.on_host else table.where,
+        where=table.where,
     )
 
 

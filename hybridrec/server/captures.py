@@ -8,7 +8,7 @@ from hybridrec import _native
 from hybridrec.server.protocol import Refusal
 from hybridrec.server.rows import RowArrays, Rows
 
-MOST = 64  # captures that are open at once
+MOST = 4096  # captures that are open at once: a checkpoint has one of each table
 
 
 class Capture:

@@ -64,6 +64,7 @@ class Channel(Link):
         self._fault: Exception | None = None  # after which nothing can be asked
         self._trouble = "no connection was made"
         self._closed = False
+        self._looks_at = 0.0  # when deadlines are looked after next
         for work in (self._keep, self._watch):
             threading.Thread(target=work, name=f"server {number}", daemon=True).start()
 
@@ -78,7 +79,8 @@ class Channel(Link):
                     future.set_exception(self._fault or self._lost(what, "is not sent: the connection was closed"))
                     return future
                 self._calls[request.number] = call
-                self._changing.notify_all()
+                if call.asked_again < self._looks_at:
+                    self._changing.notify_all()
             if self._stream is not None:
                 self._send(self._stream, request)
         return future
@@ -88,7 +90,7 @@ class Channel(Link):
         try:
             send_message(stream, request)
         except GONE as error:
-            self._trouble = str(error)
+            self._trouble = _told(error)
             stream.close()
 
     def again(self, requests: list[Message]) -> None:
@@ -103,7 +105,9 @@ class Channel(Link):
             if self._fault is not None:
                 raise self._fault
             if self._life is None:
-                raise self._lost("the connection", f"was not made within {self._deadline:g} s ({self._trouble})")
+                reason = f"was not made within {self._deadline:g} s ({self._trouble})"
+                remedy = f"start it: hybridrec server --number {self.number} --of {self._count}, or mend the address"
+                raise ServerLost(self.number, self.address, "the connection", reason, remedy=remedy)
 
     def close(self) -> None:
         with self._changing:
@@ -132,7 +136,7 @@ class Channel(Link):
             except HOPELESS as error:
                 self._give_up(error)
             except GONE as error:
-                self._trouble = str(error) or type(error).__name__
+                self._trouble = _told(error)
             except Exception as error:  # of this side
                 self._give_up(error)
             self._disconnected(stream)
@@ -221,7 +225,8 @@ class Channel(Link):
                     call.asked_again = now + call.seconds / 3
                 if not late and not slow:
                     times = [min(call.expires, call.asked_again) for call in self._calls.values()]
-                    self._changing.wait(max(0.001, min(times, default=now + 3600) - now))
+                    self._looks_at = max(now + 0.001, min(times, default=now + 3600))
+                    self._changing.wait(self._looks_at - now)
             self._ping([call.request.number for call in slow])
             for call in late:
                 reason = f"was not answered within {call.seconds:g} s"
@@ -261,6 +266,11 @@ class Channel(Link):
 
     def _lost(self, what: str, reason: str) -> ServerLost:
         return ServerLost(self.number, self.address, what, reason, self.checkpoint)
+
+
+def _told(error: Exception) -> str:
+    """What went wrong, without numbers of the operating system."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -13,9 +13,12 @@ class ServerLost(RuntimeError):
     server 1 (box:7000): the lookup of step 7 was not answered in 30 s; start the server again, then resume from runs/a
     """
 
-    def __init__(self, server: int, address: str, what: str, reason: str, checkpoint: str | None = None) -> None:
-        resume = f"then resume from {checkpoint}" if checkpoint else "then resume from the last checkpoint"
-        super().__init__(f"server {server} ({address}): {what} {reason}; start the server again, {resume}")
+    def __init__(
+        self, server: int, address: str, what: str, reason: str, checkpoint: str | None = None, remedy: str = ""
+    ) -> None:
+        """`remedy` in place of a checkpoint, where nothing was trained yet."""
+        again = f"start the server again, then resume from {checkpoint or 'the last checkpoint'}"
+        super().__init__(f"server {server} ({address}): {what} {reason}; {remedy or again}")
         self.server, self.address, self.what, self.reason, self.checkpoint = server, address, what, reason, checkpoint
 
     def resumable(self, checkpoint: str | None, steps: int) -> ServerLost:

@@ -6,7 +6,9 @@ is not read from while much waits to be written to it.
 
 from __future__ import annotations
 
+import errno
 import hmac
+import os
 import socket
 import ssl
 import threading
@@ -22,6 +24,7 @@ MOST_UNSENT = 64 << 20  # bytes of answers beyond which a connection is not read
 PATIENCE = 60.0  # seconds for a client to read what is sent to it
 HELLO_PATIENCE = 10.0  # seconds for a stranger to say hello
 GONE = (OSError, EOFError)
+NO_TOKEN = "this server wants a token; name the file that holds it: top --token-file, train --server-token-file"
 
 
 class Connection:
@@ -66,7 +69,7 @@ class Connection:
         given = hello.take(token=str, client=str)["token"].encode()
         wanted = self._listener.token
         if wanted is not None and not hmac.compare_digest(given, wanted.encode()):
-            raise Refusal("unauthorized", "the token is wrong" if given else "this server wants a token; give token=")
+            raise Refusal("unauthorized", "the token is wrong" if given else NO_TOKEN)
         self._listener.shard.handle(hello, self._answer, self)
 
     def _room(self) -> bool:
@@ -111,6 +114,12 @@ class Connection:
             self._changing.notify_all()
 
 
+def _why(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; give another --port (servers.port of a run.toml), or 0 for a free one"
+    return f"{os.strerror(error.errno) if error.errno and error.errno > 0 else error}; give another --host or --port"
+
+
 class Listener:
     """Takes connections at an address for a shard; port 0 takes any that is free.
 
@@ -131,7 +140,10 @@ class Listener:
     ) -> None:
         self.shard, self.token, self._tls, self.most_bytes = shard, token, tls, most_bytes
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=256)
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=256)
+        except OSError as error:
+            raise ValueError(f"a server cannot listen at {host}:{port}: {_why(error)}") from None
         self.port: int = self._socket.getsockname()[1]
         self.stopping = threading.Event()
         self._lock = threading.Lock()

@@ -61,5 +61,10 @@ def serve_metrics(shard: Shard, host: str, port: int) -> int:
         raise ValueError("metrics need prometheus-client; install it with pip install 'hybridrec[servers]'") from None
     registry = CollectorRegistry()
     registry.register(ShardCollector(shard))
-    server, _ = start_http_server(port, host, registry)
+    try:
+        server, _ = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ValueError(
+            f"metrics cannot be had at {host}:{port}: {error.strerror}; give another --metrics-port"
+        ) from None
     return server.server_port

@@ -5,15 +5,19 @@ from __future__ import annotations
 import signal
 import ssl
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from hybridrec import _native
 from hybridrec.server.listener import Listener
 from hybridrec.server.metrics import serve_metrics
 from hybridrec.server.shard import Shard
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,10 @@ def read_token(path: Path | None) -> str | None:
     """The token that a file holds, without the end of the line."""
     if path is None:
         return None
-    token = path.read_text().strip()
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise ValueError(f"the token cannot be read from {path}: {error.strerror}; name a file that holds it") from None
     if not token:
         raise ValueError(f"{path} holds no token; write a long random text into it")
     return token
@@ -103,7 +110,13 @@ def client_tls(authority: Path | None) -> ssl.SSLContext:
 def shard_of(options: ServerOptions) -> Shard:
     """The shard that a server serves."""
     if options.read_only is None:
-        return Shard(options.number, options.of, options.path, memory_limit=options.memory_limit)
+        try:
+            return Shard(options.number, options.of, options.path, memory_limit=options.memory_limit)
+        except OSError as error:
+            raise ValueError(
+                f"rows cannot be kept in {options.path}: {error.strerror or error}; give a folder that you may write "
+                "to as --path (servers.path of a run.toml)"
+            ) from None
     from hybridrec.server.saved_rows import saved_tables
 
     return Shard(options.number, options.of, saved=saved_tables(options.read_only, options.number, options.of))
@@ -128,23 +141,36 @@ def bytes_of(text: str | None) -> int | None:
     return found
 
 
+class _Stopped(Exception):
+    """A signal came."""
+
+
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave off what the main thread does. An event would not do: that thread may hold the lock of the event."""
+    _ignore_signals()
+    raise _Stopped
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def run(options: ServerOptions) -> None:
     """Serve until SIGTERM, SIGINT or a message that says stop. Prints where it listens as its first line."""
     options.check()
     _native.set_threads(options.threads)
     shard = shard_of(options)
-    with Listener(shard, options.host, options.port, token=options.token, tls=options.tls()) as listener:
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            listener.stopping.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+    secured = {"token": options.token, "tls": options.tls()}
+    with suppress(_Stopped), Listener(shard, options.host, options.port, **secured) as listener:
+        for number in SIGNALS:
+            signal.signal(number, _stop)
         if options.metrics_port is not None:
             metrics = serve_metrics(shard, options.host, options.metrics_port)
             print(f"metrics at http://{options.host}:{metrics}/metrics", file=sys.stderr, flush=True)
         print(f"server {options.number} of {options.of} listens at {options.host}:{listener.port}", flush=True)
         while not listener.stopping.wait(3600):
             pass
+    _ignore_signals()
     shard.close()
     print("stopped", file=sys.stderr, flush=True)

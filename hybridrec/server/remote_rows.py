@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,21 +42,22 @@ def rows_in(answer: Message, store: RemoteStore, rule: Any = False) -> RowData:
 
 
 class RemoteCapture(Capture):
-    """What all servers held at one moment of training; each keeps aside what changes before it is read."""
+    """What some servers held at one moment of training; each keeps aside what changes before it is read."""
 
-    def __init__(self, store: RemoteStore) -> None:
+    def __init__(self, store: RemoteStore, servers: Sequence[int]) -> None:
         self._store, self._servers = store, store.session.servers
-        told = self._servers.ask_all(Kind.CAPTURE, {"table": store.table.name})
-        self._open = {server: answer.fields["capture"] for server, answer in enumerate(told)}
-        self._most = [answer.fields["most"] for answer in told]
+        asked = [self._servers.ask(server, Kind.CAPTURE, {"table": store.table.name}) for server in servers]
+        told = [each.result() for each in asked]
+        self._open = {server: answer.fields["capture"] for server, answer in zip(servers, told, strict=True)}
+        self._most = {server: answer.fields["most"] for server, answer in zip(servers, told, strict=True)}
         sketches = [torch.from_numpy(answer.array(0, "<u1", -1)) for answer in told if answer.fields["sketch"]]
         clock, rule = max(answer.fields["clock"] for answer in told), rule_of(told[0].fields["rule"])
-        super().__init__(clock, rule, torch.cat(sketches) if sketches else None, sum(self._most))
+        super().__init__(clock, rule, torch.cat(sketches) if sketches else None, sum(self._most.values()))
         self.sketches = len(told)
 
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
-        for server, number in self._open.items():
-            for first in range(0, max(self._most[server], int(self.most == 0 and server == 0)), size):
+        for place, (server, number) in enumerate(self._open.items()):
+            for first in range(0, max(self._most[server], int(self.most == 0 and place == 0)), size):
                 fields = {"capture": number, "first": first, "size": size}
                 yield rows_in(self._servers.ask(server, Kind.CHUNK, fields).result(), self._store, self.rule)
 

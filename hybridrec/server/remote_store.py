@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.policies import LFU
-from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store, StoreFigures
 from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.server.client import Session
@@ -25,7 +26,7 @@ from hybridrec.server.row_messages import packed
 if TYPE_CHECKING:
     from hybridrec.server.served_group import ServedGroup
 
-_COPY = replace(WHOLE, saves=False)  # what trainers beside the first have: it saves for all
+_COPY = replace(WHOLE, saves=False)  # what trainers beside the first have: rows count once
 CHUNK = 65536  # rows of a message
 MISSING = 0xFFFFFFFF
 
@@ -34,8 +35,9 @@ class RemoteStore(Store):
     """A table whose rows are dealt out to all servers of a session, where it is declared already: a dynamic one here,
     a fixed one in `RemoteFixedStore`.
 
-    What changes rows here is done once for all trainers, so each of them must call it alike; `load_alone` and `refill`
-    are for one trainer. In a `group`, training goes by steps: see `ServedGroup`.
+    What changes rows here is done once for all trainers, so each of them must call it alike; `load_alone` is for one
+    trainer. For checkpoints, servers are dealt out to trainers. In a `group`, training goes by steps: see
+    `ServedGroup`.
     """
 
     here = False
@@ -87,9 +89,12 @@ class RemoteStore(Store):
         except ValueError as error:
             raise ValueError(str(error).split(": ", 1)[1]) from None
 
-    def _ask_owners(self, ids: Tensor, ask: Callable[[int, np.ndarray], Future[Message]]) -> list[tuple[Any, Message]]:
-        """Ask each server about its ids, if it has any; positions and answers."""
-        places = [(server, at) for server, at in enumerate(by_server(ids.numpy(), self.servers)) if len(at)]
+    def _ask_owners(
+        self, ids: Tensor, ask: Callable[[int, np.ndarray], Future[Message]], among: range | None = None
+    ) -> list[tuple[Any, Message]]:
+        """Ask each server, or those `among` them, about its ids, if it has any; positions and answers."""
+        dealt = enumerate(by_server(ids.numpy(), self.servers))
+        places = [(server, at) for server, at in dealt if len(at) and (among is None or server in among)]
         answers = self._all([ask(server, at) for server, at in places])
         return [(torch.from_numpy(at), answer) for (_, at), answer in zip(places, answers, strict=True)]
 
@@ -274,7 +279,25 @@ class RemoteStore(Store):
 
     def capture(self) -> Capture:
         self.settle()
-        return RemoteCapture(self)
+        return RemoteCapture(self, range(self.servers))
+
+    @property
+    def saved(self) -> Share:
+        """The rows of every so-manieth server, so that all trainers save and load at the same time."""
+        session = self.session
+        count = min(session.trainers, self.servers)
+        if session.trainer >= count:
+            return Share(empty=True, saves=False)
+        return WHOLE if count == 1 else Share(session.trainer, count, servers=self.servers)
+
+    @property
+    def mine(self) -> range:
+        """The servers of that share."""
+        return range(0) if self.saved.empty else range(self.saved.index, self.servers, self.saved.count)
+
+    def capture_saved(self) -> Capture:
+        self.settle()
+        return RemoteCapture(self, self.mine)
 
     def snapshot(self) -> Snapshot:
         with self.capture() as now:
@@ -286,31 +309,15 @@ class RemoteStore(Store):
             return Snapshot(data, now.clock, now.rule, now.sketch)
 
     def refill(self, held: Capture) -> None:
-        """The first trainer does it for all; those of a group wait for it."""
-        if held.rule != self.rule:
-            self.detach() if held.rule is None else self.attach(held.rule)
+        """Each trainer gives its own servers what of the capture belongs there, and waits for nobody."""
         self.settle()
-        if self.session.trainer == 0:
-            self._refill(held)
-        if self.group is not None:
-            self.group.ranks.barrier()
-
-    def empty(self) -> None:
-        """Hold nothing, as at the very beginning: no rows, no optimizer state, the clock at 0. All trainers call it."""
-        self.settle()
-        self._change_all(Kind.REFILL, {"rule": None, "clock": 0, "most": 0, "sketch": False})
-        self._change_all(Kind.FILLED)
-        self.rule = None
-
-    def _refill(self, held: Capture) -> None:
+        self.rule = held.rule
         rule = None if held.rule is None else rule_to_json(held.rule)
         counts = None if held.sketch is None else held.sketch.numpy().reshape(self.servers, -1)
-        most = (
-            min(held.most, self.capacity) if self.table.dynamic else 0
-        )  # how many come of a fixed table, nobody knows
+        most = min(held.most, self.capacity) if self.table.dynamic else 0  # of a fixed table, nobody knows how many
         about = {"rule": rule, "clock": held.clock, "most": most, "sketch": counts is not None}
         each = [[] if counts is None else [counts[n]] for n in range(self.servers)]
-        self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in range(self.servers)])
+        self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in self.mine])
         sent = [0] * self.servers
         for part in held.chunks(CHUNK):
             self.check(*part)
@@ -323,8 +330,15 @@ class RemoteStore(Store):
                 sent[server] += 1
                 return self._change(server, Kind.APPEND, {**fields, "part": sent[server] - 1}, buffers, together=False)
 
-            self._ask_owners(part.ids, append)
-        self._all([self._change(n, Kind.FILLED, {}, together=False) for n in range(self.servers)])
+            self._ask_owners(part.ids, append, self.mine)
+        self._all([self._change(n, Kind.FILLED, {}, together=False) for n in self.mine])
+
+    def empty(self) -> None:
+        """Hold nothing, as at the very beginning: no rows, no optimizer state, the clock at 0. All trainers call it."""
+        self.settle()
+        self._change_all(Kind.REFILL, {"rule": None, "clock": 0, "most": 0, "sketch": False})
+        self._change_all(Kind.FILLED)
+        self.rule = None
 
     # -- figures ------------------------------------------------------------------------------------------
 
@@ -334,6 +348,17 @@ class RemoteStore(Store):
     def memory(self) -> dict[str, float]:
         """Of all servers together."""
         return _added([answer.fields["memory"] for answer in self._told(Kind.TABLE)])
+
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """Those of all servers together, with one message to each."""
+        asked = [self.session.servers.ask(n, Kind.TABLE, {"table": self.table.name}) for n in range(self.servers)]
+
+        def figures() -> StoreFigures:
+            told = [answer.result().fields for answer in asked]
+            memory, counters = (_added([each[key] for each in told]) for key in ("memory", "counters"))
+            return StoreFigures(sum(each["rows"] for each in told), memory.get("allocated", 0), counters)
+
+        return figures
 
     # -- copies -------------------------------------------------------------------------------------------
 

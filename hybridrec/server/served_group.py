@@ -18,13 +18,12 @@ from hybridrec.parallel.routes import counts
 from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.server.client import Pushed
-from hybridrec.server.course import Asked, Course, Gradients, Sent
-from hybridrec.server.declared import step_numbers
+from hybridrec.server.course import Course, Sent
 from hybridrec.server.flights_ahead import FlightsAhead
+from hybridrec.server.push_draft import PushDraft
 from hybridrec.server.remote_store import RemoteStore
-from hybridrec.server.row_group import NUMBERS
-from hybridrec.server.served_lookup import ServedFlight, ServedGradients, ServedLookup
-from hybridrec.server.summed_norm import Part, added_up, squares
+from hybridrec.server.served_lookup import ServedFlight, ServedLookup
+from hybridrec.server.summed_norm import Part, squares
 
 
 class ServedGroup(GradientQueue[RemoteStore]):
@@ -54,8 +53,8 @@ class ServedGroup(GradientQueue[RemoteStore]):
         self.order = in_order(self.stores)
         self.number_of = {name: number for number, name in enumerate(self.order)}
         self.ahead = FlightsAhead(self)
-        self._counting = {name for name, store in self.stores.items() if counts(store.table)}
-        self._given: dict[str, tuple[list[list[Part]], RowStep]] = {}  # for the push in the making, by server
+        counting = {name for name, store in self.stores.items() if counts(store.table)}
+        self._draft = PushDraft(self.number_of, counting, course.servers)
         self._done: set[str] = set()  # tables that have had their step since the last push
         self._awaited = -1  # the step in which rows were looked up for a gradient
         for name, store in self.stores.items():
@@ -125,7 +124,7 @@ class ServedGroup(GradientQueue[RemoteStore]):
         """The queued gradients of a table, for all servers; not those of ids that were not let in."""
         store = self.stores[name]
         none = np.empty(0, np.int64), np.empty((0, store.dim), np.float32)
-        parts = [none, *(part for each in self._summed(name, self._calls({name})) for part in each)]
+        parts = [none, *(part for each in self._draft.summed(name, self._calls({name})) for part in each)]
         ids, gradients = (np.concatenate(each) for each in zip(*parts, strict=True))
         if not store.refuses:
             return ids, gradients
@@ -161,8 +160,7 @@ class ServedGroup(GradientQueue[RemoteStore]):
         calls = self._calls(set(steps))
         for name, step in steps.items():
             self.stores[name].check_rule(step)
-            mine = [call for call in calls if name in call.left]
-            self._given[name] = self._summed(name, mine), step
+        self._draft.add(calls, steps)
         self._let_go(calls, set(steps))
         self.over(list(steps))
 
@@ -176,10 +174,9 @@ class ServedGroup(GradientQueue[RemoteStore]):
 
     def flush(self) -> None:
         """Push what was given; the next step begins."""
-        gradients = [self._gradients(server) for server in range(self.course.servers)]
-        given, self._given, self._done = list(self._given), {}, set()
+        given, gradients, self._done = self._draft.tables, self._draft.take(), set()
         for answer in self.course.push(gradients):
-            answer.add_done_callback(lambda done, given=given: self._acknowledged(done, given))
+            answer.add_done_callback(lambda done: self._acknowledged(done, given))
         self.ahead.send()
 
     def drain(self) -> None:
@@ -193,27 +190,6 @@ class ServedGroup(GradientQueue[RemoteStore]):
         self.drain()
         if self.ranks.world > 1:
             self.ranks.all_told(self.course.step)
-
-    def _summed(self, name: str, calls: Sequence[QueuedCall]) -> list[list[Part]]:
-        """For each server the ids of a table, each once, with the sums of their gradients."""
-        works: list[ServedGradients] = [call.work for call in calls if call.work.has(name)]
-        servers = range(self.course.servers)
-        found = [[part for work in works if len((part := work.of(name, server))[0])] for server in servers]
-        if len(works) < 2 and name not in self._counting:
-            return found
-        return [[added_up(parts)] if parts else [] for parts in found]
-
-    def _gradients(self, server: int) -> Gradients:
-        """What was given, for a server."""
-        names = [name for name in self.order if name in self._given]
-        parts = {name: self._given[name][0][server] for name in names}
-        flat = [part for name in names for part in parts[name]]
-        tables = np.array([self.number_of[name] for name in names], np.int64)
-        counts = np.array([sum(len(ids) for ids, _ in parts[name]) for name in names], np.int64)
-        ids = np.concatenate([ids for ids, _ in flat]) if flat else np.empty(0, np.int64)
-        vectors = np.concatenate([each.ravel() for _, each in flat]) if flat else np.empty(0, np.float32)
-        numbers = np.array([step_numbers(self._given[name][1]) for name in names], np.float64).reshape(-1, NUMBERS)
-        return Gradients(Asked(tables, counts, ids), vectors, numbers)
 
     def _acknowledged(self, done: Future[Pushed], given: list[str]) -> None:
         if done.exception() is None:

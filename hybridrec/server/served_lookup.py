@@ -7,7 +7,7 @@ that had come; they wait here for the step, which pushes them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN
 from hybridrec.parallel.host_lookup import HostLookup
 from hybridrec.parallel.rank_lookup import SIZES, STOPPED, check_told, mode_of, sizes_line, told_share
-from hybridrec.parallel.request import BadOffsets, Ids, OutOfRange, Request
+from hybridrec.parallel.request import ROWS, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
 from hybridrec.parallel.way import Way
 from hybridrec.server.course import Asked, Sent
@@ -48,8 +48,11 @@ class ServedFlight:
 
     def asked(self) -> list[Asked]:
         """What each server is asked for."""
-        counts = self.request.row_counts
-        return [Asked(self.way.numbers, counts[:, server], self.ids_for(server)) for server in range(counts.shape[1])]
+        return [self.asked_of(server) for server in range(self.request.row_counts.shape[1])]
+
+    def asked_of(self, server: int) -> Asked:
+        """What one server is asked for."""
+        return Asked(self.way.numbers, self.request.row_counts[:, server], self.ids_for(server))
 
     def ids_for(self, server: int) -> np.ndarray:
         """The ids that a server is asked for, one table after another."""
@@ -128,9 +131,20 @@ class ServedGradients:
         self._bases = request.row_bases()
         self._starts = np.cumsum(request.row_counts, axis=0) - request.row_counts
 
-    def has(self, name: str) -> bool:
-        """Whether the call has looked up a table."""
-        return name in self._units
+    @property
+    def tables(self) -> Set[str]:
+        """Those that the call has looked up."""
+        return self._units.keys()
+
+    def for_server(self, server: int) -> tuple[Asked, np.ndarray]:
+        """Ids of all tables for a server as the lookup had them, and their gradients, flat, from where they lie."""
+        way, request = self._flight.way, self._flight.request
+        firsts, rows = request.firsts[server, ROWS].tolist(), request.segments[server, ROWS].tolist()
+        runs = [
+            run.numpy()[first * width : (first + count) * width]
+            for run, first, count, width in zip(self._sums, firsts, rows, way.routes.widths, strict=True)
+        ]
+        return self._flight.asked_of(server), runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def of(self, name: str, server: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids int64 [n] and gradients float32 [n, dim] of a table for a server; an id may be there more than once."""

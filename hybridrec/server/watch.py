@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-COLUMNS = ("server", "lookups/s", "ids/s", "pushes/s", "rows", "hit rate", "staleness", "waiting", "busy", "memory")
+COLUMNS = ("server", "lookups/s", "ids/s", "pushes/s", "rows", "hits", "behind", "queue", "busy", "memory")
 
 
 def rates(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
@@ -44,7 +44,7 @@ def lines(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]
     for then, now in zip(before, after, strict=True):
         rate = rates(then, now)
         speeds = [f"{rate[name]:,.0f}" for name in ("lookups", "ids", "pushes")]
-        state = [f"{_in_tables(now, 'rows'):,}", f"{rate['hit_rate']:.1%}", f"{rate['staleness']:.1f}"]
-        memory = f"{now['memory'] / 2**20:,.0f} MiB"
+        state = [f"{_in_tables(now, 'rows'):,}", f"{rate['hit_rate']:.0%}", f"{rate['staleness']:.1f}"]
+        memory = f"{now['memory'] / 2**30:,.1f} GB" if now["memory"] >= 2**30 else f"{now['memory'] / 2**20:,.0f} MB"
         found.append([str(now["number"]), *speeds, *state, str(now["waiting"]), f"{rate['busy']:.0%}", memory])
     return found

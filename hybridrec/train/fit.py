@@ -25,7 +25,7 @@ from hybridrec.train.locate import located
 from hybridrec.train.observed_staleness import ObservedStaleness
 from hybridrec.train.placed import Placed
 from hybridrec.train.progress import make_display
-from hybridrec.train.saving import Saver
+from hybridrec.train.saving import Saver, resume_command
 from hybridrec.train.schedules import make_scheduler
 from hybridrec.train.seeds import determinism, seed_everything, tf32_matmul
 from hybridrec.train.step import StepResult, grouped, train_step
@@ -128,9 +128,9 @@ class Fit:
             self._go_on(found)
         else:
             if resume is not None:
-                self._say(
-                    f"nothing to resume in {_folder(trainer)}: no complete checkpoint is there; the run begins anew"
-                )
+                assert trainer.run is not None, "a fit without a folder has nothing to resume"
+                folder = trainer.run.path
+                self._say(f"nothing to resume in {folder}: no complete checkpoint is there; the run begins anew")
             self.state.begin()
             if options.seed is not None:
                 seed_everything(options.seed + (0 if self.ranks is None else self.ranks.rank))
@@ -356,7 +356,7 @@ class Fit:
         if self.trainer.run is None:
             return "Nothing was saved: the Trainer has no out="
         by_command = "run" in self.trainer.about  # see launch.py
-        how = f"hybridrec train --out {_folder(self.trainer)} --resume" if by_command else "fit(resume='auto')"
+        how = resume_command(self.trainer) if by_command else "fit(resume='auto')"
         return f"go on with {how}"
 
     def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
@@ -382,11 +382,6 @@ class Fit:
         self.trainer.keep_record(record)
         self.display.record(record)
         self.trainer.callbacks.call("on_record", self.trainer, record)
-
-
-def _folder(trainer: Trainer) -> Path:
-    assert trainer.run is not None, "a fit without a folder has nothing to resume"
-    return trainer.run.path
 
 
 def usual_log_every(steps: int | None) -> int:

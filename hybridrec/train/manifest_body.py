@@ -11,7 +11,7 @@ from hybridrec import _native
 
 NAME = "manifest.json"
 FORMAT = "hybridrec-checkpoint"
-VERSION = 2  # 1 had one file for each table
+VERSION = 3  # 2 had no shares of servers, 1 one file for each table
 
 
 class CheckpointError(ValueError):
@@ -42,7 +42,8 @@ def read_body(path: Path | str) -> dict[str, Any]:
 
 
 def _remedy(path: Path) -> str:
-    inside = sorted(part.parent.name for part in path.glob(f"step-*/{NAME}")) if path.is_dir() else []
+    found = [path.glob(f"{folder}step-*/{NAME}") for folder in ("", "checkpoints/")] if path.is_dir() else []
+    inside = sorted(str(part.parent.relative_to(path)) for parts in found for part in parts)
     return (
         f"it holds {', '.join(inside)}: give one of them"
         if inside

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hybridrec.server.config import ServersConfig
 
 SECTIONS = ("data", "model", "optimizer", "row_optimizer", "train", "servers")
-DOTTED = re.compile(rf"(?P<name>({'|'.join(SECTIONS)})\.[\w.]+|loss|metrics|out)=(?P<value>.*)", re.DOTALL)
 DENSE_KINDS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad", "rmsprop": "RMSprop"}
 ROW_KINDS = {
     "rowwise_adagrad": "RowWiseAdagrad",
@@ -120,6 +119,11 @@ class RunConfig:
         return asdict(self)
 
 
+def dotted(sections: Sequence[str] = SECTIONS) -> re.Pattern[str]:
+    """What changes a value of these sections: "model.dim=32"."""
+    return re.compile(rf"(?P<name>({'|'.join(sections)})\.[\w.]+|loss|metrics|out)=(?P<value>.*)", re.DOTALL)
+
+
 def _check_text(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is {value!r}; it must be a text")
@@ -136,7 +140,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text()) if file.suffix == ".json" else tomllib.loads(file.read_text())
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {file}; --config takes the path of a TOML or JSON file") from None
+        raise FileNotFoundError(f"there is no file {file}; name a run.toml, or the config.json of a run") from None
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}; name a run.toml") from None
     except ValueError as error:
         raise ValueError(f"{file} cannot be read: {error}") from None
     if not isinstance(values, dict):
@@ -148,7 +154,9 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def with_overrides(
+    values: Mapping[str, Any], overrides: Sequence[str], sections: Sequence[str] = SECTIONS
+) -> dict[str, Any]:
     """The values with changes such as "model.dim=32" or "train.early_stopping.patience=5".
 
     >>> with_overrides({"model": {"name": "deepfm"}}, ["model.dim=32", "loss=mse"])
@@ -156,14 +164,16 @@ def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[
     """
     made = deepcopy(dict(values))
     for text in overrides:
-        found = DOTTED.fullmatch(text)
+        found = dotted(sections).fullmatch(text)
         if found is None:
             raise ValueError(
-                f"{text!r} changes nothing known; write SECTION.NAME=VALUE, sections: {', '.join(SECTIONS)}"
+                f"{text!r} changes nothing known; write SECTION.NAME=VALUE, sections: {', '.join(sections)}"
             )
         *path, last = found["name"].split(".")
         inner = made
         for name in path:
+            if not isinstance(inner.get(name) or {}, Mapping):
+                raise ValueError(f"{name} is {inner[name]!r}, so {text!r} has no place; make it a section: [{name}]")
             inner[name] = dict(inner.get(name) or {})
             inner = inner[name]
         inner[last] = value_of(found["value"])

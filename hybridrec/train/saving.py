@@ -20,6 +20,7 @@ from hybridrec.train.together import inside, path_on_main
 
 if TYPE_CHECKING:
     from hybridrec.train.fit import Fit
+    from hybridrec.train.trainer import Trainer
 
 VERSION = 1
 
@@ -93,8 +94,7 @@ class Saver:
             CheckpointError,
             f"{what}\nNothing was loaded, and nothing has changed",
             call="make the model as it was, or give another folder as out=",
-            setting=f"leave the model as it was (hybridrec train --out {path.parent.parent} --resume), or give another "
-            "folder as --out",
+            setting=f"leave the model as it was ({resume_command(self._fit.trainer)}), or give another folder as --out",
         )
 
     def set_others_aside(self, resumed: Path) -> Path | None:
@@ -180,6 +180,12 @@ def changes(run: RunDirectory, config: Mapping[str, Any]) -> list[str]:
     return [
         f"model.{name} was {was[name]} and is {made[name]}" for name in made if was.get(name, made[name]) != made[name]
     ]
+
+
+def resume_command(trainer: Trainer) -> str:
+    """What goes on with a run that a command has started."""
+    assert trainer.run is not None, "a fit without a folder has nothing to resume"
+    return trainer.about.get("resume_with") or f"hybridrec train --out {trainer.run.path} --resume"
 
 
 def check_finite(model: torch.nn.Module, step: int) -> None:

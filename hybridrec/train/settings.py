@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from hybridrec.train.options import EarlyStopping, Schedule, TrainOptions
-from hybridrec.train.run_config import DOTTED, DataConfig
+from hybridrec.train.run_config import DataConfig, dotted
 
 LIKE_A_SETTING = re.compile(r"(?P<name>[A-Za-z_][\w.]*)=(?P<value>[^*?]*)")  # and not like a glob of folders key=value
 
@@ -36,7 +36,7 @@ def words_of(words: Sequence[str]) -> Words:
     """
     found = Words([], [])
     for word in words:
-        if DOTTED.fullmatch(word):
+        if dotted().fullmatch(word):
             found.settings.append(word)
             continue
         like = LIKE_A_SETTING.fullmatch(word)

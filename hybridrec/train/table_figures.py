@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection, Store
+from hybridrec.embedding.store import StoreFigures
 from hybridrec.parallel.ranks import Ranks
 
 SAMPLE = 4096  # rows whose norms are averaged
@@ -55,8 +54,8 @@ class TableFigures:
 
     def __init__(self, model: nn.Module, ranks: Ranks | None = None) -> None:
         self._stores, self._ranks = stores(model), ranks
-        dynamic = {name: store for name, store in self._stores.items() if store.table.dynamic}
-        self._seen = {name: self._looked_up(store) for name, store in dynamic.items()}
+        asked = {name: store.ask_figures() for name, store in self._stores.items() if store.table.dynamic}
+        self._seen = {name: _looked_up(figures()) for name, figures in asked.items()}
 
     def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
         """Figures by table; the mean norm of rows, from a sample, if asked for; None where nothing is known."""
@@ -71,14 +70,8 @@ class TableFigures:
 
     def _own(self, norms: bool) -> dict[str, dict[str, list[float]]]:
         """Those that this process finds. Servers are asked about all tables at once: each answer takes its time."""
-        of_one = partial(self._of, norms=norms)
-        away = [name for name, store in self._stores.items() if not (store.here or norms)]
-        with ThreadPoolExecutor(max(1, len(away))) as threads:
-            asked = {name: threads.submit(of_one, name, self._stores[name]) for name in away}
-            return {
-                name: asked[name].result() if name in asked else of_one(name, store)
-                for name, store in self._stores.items()
-            }
+        asked = {name: store.ask_figures() for name, store in self._stores.items()}
+        return {name: self._of(name, store, asked[name](), norms) for name, store in self._stores.items()}
 
     def _whole_norms(self, names: Sequence[str]) -> list[float]:
         """The mean norms of the first rows of tables whose columns lie on several ranks; all ranks ask for the same."""
@@ -91,25 +84,26 @@ class TableFigures:
         counts = [min(SAMPLE, self._stores[name].table.fixed_rows) for name in names]
         return [float(line[:n].sqrt().mean()) for line, n in zip(self._ranks.sum(sums), counts, strict=True)]
 
-    def _of(self, name: str, store: Store, norms: bool) -> dict[str, list[float]]:
+    def _of(self, name: str, store: Store, found: StoreFigures, norms: bool) -> dict[str, list[float]]:
         """Numbers that can be added up over ranks."""
         share = store.share
-        mine = len(store) if share.saves and share.column == 0 else 0  # other columns are of the same rows
-        made: dict[str, list[float]] = {"rows": [mine], "bytes": [store.memory().get("allocated", 0)]}
+        mine = found.rows if share.saves and share.column == 0 else 0  # other columns are of the same rows
+        told = store.here or share.saves  # of rows on servers, one rank tells for all
+        made: dict[str, list[float]] = {"rows": [mine], "bytes": [found.bytes * told]}
         if store.table.dynamic:
-            before, self._seen[name] = self._seen[name], self._looked_up(store)
+            before, self._seen[name] = self._seen[name], _looked_up(found)
             hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
             made["hit_rate"] = [hits, hits + misses]
-            made["evicted"] = [store.counters().get("evicted", 0)]
+            made["evicted"] = [found.counters.get("evicted", 0) * told]
         if norms:
             columns = store.dim < store.table.dim  # a part of them
             made["norm"] = [0.0, 0.0] if columns else [_norm(store) * mine, mine]
             made["columns"] = [float(columns)]
         return made
 
-    def _looked_up(self, store: Store) -> tuple[int, int]:
-        counted = store.counters()
-        return counted.get("hits", 0), counted.get("misses", 0)
+
+def _looked_up(figures: StoreFigures) -> tuple[int, int]:
+    return figures.counters.get("hits", 0), figures.counters.get("misses", 0)
 
 
 def _joined(parts: Sequence[Sequence[float]]) -> list[float]:

@@ -75,6 +75,7 @@ FLAGS = {
         "--pin",
         "--sample",
         "--save",
+        "--servers",
         "--wire",
         "-f",
         "-h",

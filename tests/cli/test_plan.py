@@ -69,6 +69,35 @@ def test_pins_forbidden_schemes_and_figures_are_used(clicks):
     assert plan["id_3"].scheme == "row"
 
 
+def test_tables_on_servers_are_shown_there_and_take_nothing_of_the_devices(clicks, tmp_path):
+    words = ['model.tables={"id_1"={"where"="server", "capacity"=100000}}', "--json"]
+    found, on_two, before = (
+        json.loads(invoke(clicks, *more).stdout) for more in (words, [*words, "--servers", "2"], words[1:])
+    )
+    plan = Plan.from_json(json.dumps(on_two["plan"]))
+    assert (plan["id_1"].where, plan["id_1"].devices) == ("server", (0, 1))
+    assert plan["id_2"].where == "device"
+    assert sum(on_two["memory"]) < sum(before["memory"])
+    assert found["memory"] == on_two["memory"]
+    assert len(on_two["server_memory"]) == 2
+    assert sum(on_two["server_memory"]) == pytest.approx(found["server_memory"][0], rel=0.01)
+    drawn = tmp_path / "plan.svg"
+    shown = invoke(clicks, words[0], "--servers", "2", "--picture", drawn).stdout
+    assert "0-1 (servers)" in shown
+    assert "on each of 2" in shown
+    assert "on 2 servers" in drawn.read_text()
+    assert "--servers N says how much on each" in invoke(clicks, words[0]).stdout
+
+
+def test_with_servers_alone_all_dynamic_tables_lie_there(clicks):
+    shown = invoke(clicks, "--model", "dlrm", "--servers", "3", cluster="1x2xH100")
+    assert shown.stdout.splitlines()[-1].split() == ["devices", "hold", "no", "rows"], shown.stderr
+    plan = Plan.from_json(
+        json.dumps(json.loads(invoke(clicks, "--model", "dlrm", "--servers", "3", "--json").stdout)["plan"])
+    )
+    assert {each.where for each in plan.placements} == {"server"}
+
+
 def test_more_state_needs_more_memory(clicks):
     used = [json.loads(invoke(clicks, "--optimizer", kind, "--json").stdout)["memory"] for kind in ("sgd", "adam")]
     assert sum(used[0]) < sum(used[1])
@@ -92,6 +121,10 @@ def test_a_table_that_no_machine_holds_is_refused_with_the_shortfall(clicks):
         (["--figure", "memory"], "is no NAME=NUMBER"),
         (["--figure", "memroy=1"], "no 'memroy' to override"),
         (["--margin", "1"], "margin is 1.0"),
+        (
+            ["--pin", "id_1=row", 'model.tables={"id_1"={"where"="server"}}'],
+            "'id_1' is pinned, and says where='server'",
+        ),
         (["--wire", "int8"], "forward is 'int8'"),
         (["--model", "gpt"], "no model 'gpt'"),
         (["--optimizer", "lion"], "row_optimizer.kind is 'lion'"),

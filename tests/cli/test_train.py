@@ -38,6 +38,7 @@ FLAGS = {
             "--out",
             "--quiet",
             "--resume",
+            "--resume-with",
             "--server-ca",
             "--server-token-file",
             "--servers",
@@ -240,6 +241,18 @@ def test_ctrl_c_saves_and_says_how_to_go_on(data):
     assert process.returncode == 130, errors
     assert "is saved; go on with hybridrec train --out runs/a --resume" in errors
     assert invoke("evaluate", "runs/a", data, "--checkpoint", "latest").exit_code == 0
+
+
+def test_a_run_whose_servers_were_started_with_it_goes_on_with_the_command_that_starts_them(data):
+    said = "hybridrec launch run.toml --resume"
+    words = ["train", data, "--label", "click", "--out", "runs/a", "--steps", "2", "--resume-with", said]
+    assert invoke(*words).exit_code == 0
+    again = invoke("train", "--out", "runs/a", "--resume")
+    assert again.exit_code == 1
+    assert f"the servers of runs/a were started with it, and are gone; go on with {said}, or name" in again.stderr
+    words = ["--config", "runs/a/config.json", "--out", "runs/a", "--resume", "--resume-with", said]
+    other = invoke("train", *words, "model.dim=3")
+    assert f"leave the model as it was ({said}), or give another folder as --out" in other.stderr
 
 
 def test_doctor_tells_what_works():

@@ -136,3 +136,22 @@ def test_a_path_is_for_dynamic_tables_and_puts_them_on_the_host(tmp_path):
     for wrong in (7, ""):
         with pytest.raises(TypeError, match=r"table 'user': path is .*; it must name a directory"):
             Table("user", 4, capacity=9, path=wrong)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("cache", [0, -1, 0.0, 1.5, True, "half"])
+def test_a_cache_is_a_number_of_rows_or_a_share_of_them(cache):
+    with pytest.raises(ValueError, match=r"table 'i': cache is .*; it must be a number of rows, or a share of them"):
+        Table("i", 4, rows=9, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"capacity": 9}, "cache= is for tables with rows="),
+        ({"rows": 9, "where": "host"}, "lives on the host, and a cache is on a GPU"),
+        ({"rows": 9, "dtype": torch.float16}, r"must be torch.float32 so far, not torch.float16"),
+    ],
+)
+def test_a_cache_goes_with_fixed_rows_of_float32_on_the_device(options, reason):
+    with pytest.raises(ValueError, match=reason):
+        Table("i", 4, cache=0.5, **options)

@@ -37,6 +37,8 @@ def pid(server): return int((folder / f"server-{server}.pid").read_text())
 class Scripted:
     """Servers that listen and wait; trainers that run `script`."""
 
+    again = "the command with --resume"
+
     def __init__(self, folder: Path, script: str, servers: int = 1, trainers: int = 1, server: str = SERVER) -> None:
         self.servers, self.trainers = servers, trainers
         self._folder, self._script, self._server = folder, script, server
@@ -47,3 +49,6 @@ class Scripted:
     def trainer(self, rank: int, addresses: list[str], again: bool, port: int) -> Start:
         told = [str(self._folder), str(rank), str(again), *addresses]
         return Start([sys.executable, "-S", "-c", TRAINER + self._script, *told], {})
+
+    def watched_by(self, addresses: list[str]) -> str:
+        return f"top of {' '.join(addresses)}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridrec.launch.config import LaunchConfig, changed
+from hybridrec.launch.config import LAUNCH_SECTIONS, LaunchConfig
+from hybridrec.train.run_config import with_overrides
 
 
 def test_a_file_without_the_two_sections_starts_one_server_and_one_trainer():
@@ -38,10 +39,17 @@ def test_what_is_wrong_is_named_with_its_value_and_the_rule(values: dict, messag
 
 
 def test_settings_of_the_command_line_reach_all_sections():
-    made = LaunchConfig.of(changed({"servers": {"count": 1, "staleness": 2}}, ["servers.count=3", "train.steps=5"]))
+    words, stated = ["servers.count=3", "train.steps=5", "trainers.count=2"], {"servers": {"count": 1, "staleness": 2}}
+    made = LaunchConfig.of(with_overrides(stated, words, LAUNCH_SECTIONS))
     assert (made.servers.count, made.servers.staleness, made.run) == (3, 2, {"train": {"steps": 5}})
+    assert made.trainers.count == 2
 
 
 def test_a_setting_of_no_section_is_an_error():
-    with pytest.raises(ValueError, match=r"'server\.count=3' changes nothing known"):
-        changed({}, ["server.count=3"])
+    with pytest.raises(ValueError, match=r"'server\.count=3' changes nothing known; .* train, servers, trainers"):
+        with_overrides({}, ["server.count=3"], LAUNCH_SECTIONS)
+
+
+def test_a_setting_of_what_is_no_section_is_an_error():
+    with pytest.raises(ValueError, match=r"servers is 3, so 'servers.count=2' has no place; make it a section"):
+        with_overrides({"servers": 3}, ["servers.count=2"], LAUNCH_SECTIONS)

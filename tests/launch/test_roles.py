@@ -15,7 +15,7 @@ from hybridrec.launch.roles import RunRoles, free_port
 
 
 def roles(folder: Path, *flags: str, **values: Any) -> RunRoles:
-    return RunRoles(LaunchConfig.of(values), Path("runs/a"), folder, flags)
+    return RunRoles(LaunchConfig.of(values), Path("runs/a"), folder, "hybridrec launch run.toml --resume", flags)
 
 
 def after(flag: str, words: Any) -> str:
@@ -52,6 +52,17 @@ def test_trainers_read_where_servers_are_from_a_file_with_all_of_the_run(tmp_pat
     assert (told["servers"]["staleness"], told["servers"]["deadline"]) == (3, 7)
     assert after("--out", command) == "runs/a"
     assert "--resume" not in command
+
+
+def test_trainers_know_the_command_that_goes_on_with_the_run(tmp_path: Path):
+    command = roles(tmp_path).trainer(0, ["a:1"], False, 0).command
+    assert after("--resume-with", command) == "hybridrec launch run.toml --resume"
+
+
+def test_servers_are_watched_with_their_token(tmp_path: Path):
+    made = roles(tmp_path)
+    said = f"hybridrec top --servers a:1,b:2 --token-file {after('--token-file', made.server(0, 0).command)}"
+    assert made.watched_by(["a:1", "b:2"]) == said
 
 
 def test_trainers_that_start_again_resume(tmp_path: Path):

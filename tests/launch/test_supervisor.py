@@ -95,6 +95,22 @@ def test_an_error_before_the_first_checkpoint_is_not_tried_again(tmp_path: Path)
     assert not (tmp_path / "start-0-1").exists()
 
 
+def test_an_error_of_a_run_that_is_gone_on_with_is_not_tried_again_before_it_has_saved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "saved-1").touch()
+    assert run(Scripted(tmp_path, "sys.exit(2)"), tmp_path) == 2
+    assert not (tmp_path / "start-0-1").exists()
+    said = "trainers ended with exit code 2: the run ends. saved-1 is saved; go on with the command with --resume"
+    assert said in capfd.readouterr().err
+
+
+def test_it_says_how_servers_are_watched(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    run(Scripted(tmp_path, ""), tmp_path)
+    port = (tmp_path / "server-0.ports").read_text().strip()
+    assert f"servers listen; watch them with top of 127.0.0.1:{port}" in capfd.readouterr().err
+
+
 def test_an_error_after_a_server_died_is_tried_again_even_without_a_checkpoint(tmp_path: Path):
     script = f"if start: sys.exit(0)\n{KILL_SERVER.format(0)}sys.exit(1)"
     assert run(Scripted(tmp_path, script), tmp_path) == 0
@@ -131,13 +147,16 @@ def test_a_signal_lets_trainers_save_before_servers_stop(tmp_path: Path, number:
     assert not alive(tmp_path, 0)
 
 
-def test_a_second_signal_ends_trainers_that_do_not(tmp_path: Path):
+def test_a_second_signal_ends_trainers_that_do_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     script = (
         "signal.signal(2, lambda *_: (folder / 'got').touch())\n(folder / 'ready').touch()\nwhile True: time.sleep(1)"
     )
     for name in ("ready", "got"):
         threading.Thread(target=_when, args=(tmp_path / name, signal.SIGINT)).start()
     assert run(Scripted(tmp_path, script), tmp_path) == 130
+    told = capfd.readouterr().err
+    assert "Ctrl-C: trainers finish their step, save and stop; once more ends them at once" in told
+    assert "Ctrl-C once more: the run ends. Nothing was saved" in told
 
 
 def test_nobody_who_reads_its_lines_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

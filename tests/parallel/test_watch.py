@@ -105,7 +105,7 @@ def test_a_rank_that_did_not_come_is_named(watched):
     one.step = other.step = 4
     one.calls += 1
     wait_for_step(one, 1, 4)
-    with pytest.raises(RankFailure, match=r"rank 1 stalled for 300 s, last seen at step 4"), guarded(one):
+    with pytest.raises(RankFailure, match=f"rank 1 stalled for {PATIENCE:g} s, last seen at step 4"), guarded(one):
         raise LATE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -11,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class CountingRoles:
         self.servers, self.trainers = chaos.servers, chaos.trainers
         self._chaos, self._folder, self._reach = chaos, folder, reach
         self.starts = [0] * chaos.trainers
+        self.again = "nothing"
 
     def server(self, number: int, port: int) -> Start:
         who = ["--number", str(number), "--of", str(self.servers), "--port", str(port)]
@@ -77,6 +78,9 @@ class CountingRoles:
         )
         self.starts[rank] += 1
         return Start([sys.executable, "-m", "tests.server.chaos_trainer", json.dumps(asdict(task))], PYTHON)
+
+    def watched_by(self, addresses: list[str]) -> str:
+        return f"hybridrec top --servers {','.join(addresses)}"
 
 
 Disturb = Callable[["Scene"], None]
@@ -137,8 +141,8 @@ def random_kills(count: int, longest: float = 0.6) -> Disturb:
 
 def run(chaos: Chaos, folder: Path, disturb: Disturb, seed: int = 0, reach: Callable[[str], str] = str) -> Outcome:
     """Train while somebody disturbs, then a little longer."""
-    roles = CountingRoles(chaos, folder, reach)
-    supervisor = Supervisor(roles, NO_LIMITS, Output(9), lambda: "the last one")
+    roles, looks = CountingRoles(chaos, folder, reach), itertools.count()
+    supervisor = Supervisor(roles, NO_LIMITS, Output(9), lambda: f"checkpoint {next(looks)}")
     scene = Scene(supervisor, folder, seed)
     failed: list[Exception] = []
 
@@ -175,4 +179,4 @@ def _outcome(chaos: Chaos, folder: Path, code: int, kills: int, starts: int) -> 
 
 def _pause(file: Path) -> float:
     times = [float(line.split()[0]) for line in file.read_text().splitlines()]
-    return max((after - before for before, after in pairwise(times)), default=0.0)
+    return max((after - before for before, after in itertools.pairwise(times)), default=0.0)

@@ -116,6 +116,16 @@ def test_a_server_that_is_silent_fails_requests_at_their_deadline_and_may_go_on(
         assert look(session, 0, IDS, train=False) == [0] * 50
 
 
+def test_a_request_fails_at_its_own_deadline_though_one_that_may_take_longer_came_before_it():
+    with ServerProcess() as server, Servers.connect([server.address]) as servers:
+        server.stop()
+        longer, shorter = (servers.ask(0, Kind.STATS, deadline=deadline) for deadline in (300, 0.3))
+        with pytest.raises(ServerLost, match=r"the request stats was not answered within 0.3 s"):
+            shorter.result(30)
+        server.process.send_signal(signal.SIGCONT)
+        assert longer.result(30).fields["number"] == 0
+
+
 def test_a_trainer_waits_longer_for_others_than_for_the_server(listener, monkeypatch):
     with Servers.connect([address(listener)]) as servers:
         first, second = (attached(servers, trainer=trainer, trainers=2) for trainer in (0, 1))

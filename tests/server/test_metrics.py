@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from urllib.request import urlopen
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hybridrec.cli.commands import app
+from hybridrec.cli.top import _table
 from hybridrec.server.client import Servers
 from hybridrec.server.listener import Listener
 from hybridrec.server.metrics import serve_metrics
@@ -51,6 +54,18 @@ def test_rates_are_what_happened_between_two_looks():
     assert (found["lookups"], found["ids"], found["pushes"]) == (2.0, 6.0, 2.0)
     assert found["hit_rate"] == pytest.approx(8 / 15)
     assert len(lines([before], [after])[0]) == len(COLUMNS)
+
+
+def test_top_fits_a_terminal_of_eighty_columns():
+    counted = {"lookups": 9_000, "ids_looked_up": 9_000_000, "pushes": 9_000, "seconds": 1.0}
+    rows = {"a": {"rows": 90_000_000, "hits": 9, "misses": 1}}
+    about = {"number": 99, "session": 7, "waiting": 99, "memory": 90 << 30, "tables": rows}
+    before = {**about, **dict.fromkeys(counted, 0), "uptime": 0.0, "staleness": [0, 0]}
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(_table([before], [{**about, **counted, "uptime": 1.0, "staleness": [0, 9]}]))
+    assert "…" not in shown.getvalue()
+    assert all(name in shown.getvalue() for name in (*COLUMNS, "90,000,000", "90.0 GB"))
+    assert len(shown.getvalue().strip().splitlines()) == 3, "a title, names, and one line for the server"
 
 
 def test_a_server_that_started_anew_is_shown_from_its_start():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hybridrec.server.process import ServerOptions, client_tls, read_token
 from hybridrec.server.protocol import Kind
 from tests.patience import PATIENCE
 from tests.server.counting import attached, look, push
-from tests.server.processes import ServerProcess, certificate
+from tests.server.processes import PYTHON, ServerProcess, certificate
 
 TOKEN = "a-long-and-random-text"
 
@@ -41,6 +43,28 @@ def test_a_server_imports_no_torch_and_stops_cleanly():
             assert look(session, 0, [1]) == [0]
             push(session, 0, [1]).result()
         assert server.end() == 0
+
+
+HELD = """
+import os, signal
+from hybridrec.server.process import Listener, ServerOptions, run
+begin = Listener.__init__
+def begin_with_a_signal_to_come(self, *args, **options):
+    begin(self, *args, **options)
+    def wait(seconds):
+        with self.stopping._cond:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return False
+    self.stopping.wait = wait
+Listener.__init__ = begin_with_a_signal_to_come
+run(ServerOptions())
+"""
+
+
+def test_a_signal_stops_a_server_at_any_moment():
+    """Once, not while it looked whether it was to stop: the lock of that was held."""
+    ended = subprocess.run([sys.executable, "-c", HELD], env=PYTHON, capture_output=True, text=True, timeout=PATIENCE)
+    assert (ended.returncode, ended.stderr) == (0, "stopped\n")
 
 
 def test_a_server_can_be_told_to_stop():
@@ -119,3 +143,32 @@ def test_options_that_cannot_be_are_refused(tmp_path):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(ValueError, match="holds no token"):
         read_token(tmp_path / "empty")
+    with pytest.raises(ValueError, match=r"the token cannot be read from .*none: No such file or directory; name a"):
+        read_token(tmp_path / "none")
+
+
+def test_what_keeps_a_server_from_starting_is_told_with_the_remedy(tmp_path):
+    with ServerProcess() as server:
+        taken = rf"a server cannot listen at {server.address}: another process listens there; give another --port"
+        with pytest.raises(RuntimeError, match=taken):
+            ServerProcess(port=server.port)
+    (tmp_path / "file").touch()
+    with pytest.raises(RuntimeError, match=r"rows cannot be kept in .*file: Not a directory; give a folder that you"):
+        ServerProcess("--path", str(tmp_path / "file"))
+    with pytest.raises(RuntimeError, match=r"no checkpoint; give a folder such as"):
+        ServerProcess("--read-only", str(tmp_path))
+
+
+def test_a_client_without_a_token_is_told_where_to_give_it(guarded):
+    server, cert = guarded
+    with pytest.raises(PermissionError, match="name the file that holds it: top --token-file, train --server-token"):
+        Servers.connect([server.address], tls=client_tls(cert))
+
+
+def test_a_server_that_is_not_there_is_to_be_started():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(
+        ServerLost, match=r"\(Connection refused\); start it: hybridrec server --number 0 --of 1, or mend"
+    ):
+        Servers.connect([address], deadline=0.3)

@@ -182,6 +182,7 @@ def test_several_trainers_end_and_resume_where_one_process_does(tmp_path):
     for each in found:
         assert_same(each["layers"], alone["layers"], close=1e-5)
         assert_same(each["rows"], alone["rows"], close=1e-5)
+        assert {name: each["told"][name] for name in each["bytes"]} == each["bytes"], "servers are counted once"
 
 
 class Kill(Callback):

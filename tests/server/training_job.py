@@ -17,10 +17,13 @@ def fit(addresses: list[str], out: str, steps: int, staleness: int = 0, resume: 
     data = ds.shard_for_rank(by="batch")
     trainer.fit(data, steps=steps, epochs=None, resume=resume)
     model = inside(trainer.model)
-    rows = {name: store.export() for name, store in stores_of(model).items()}
+    stores, final = stores_of(model), trainer.history.final
+    rows = {name: store.export() for name, store in stores.items()}
     return {
         "layers": {name: part.detach().clone() for name, part in model.named_parameters()},
         "rows": {name: [data.ids, data.rows, *data.state.values()] for name, data in rows.items()},
         "step": trainer.step,
+        "bytes": {name: store.memory()["allocated"] for name, store in stores.items() if store.table.dynamic},
+        "told": {} if final is None else {name: each["bytes"] for name, each in final["tables"].items()},
         "records": [record.get("servers") for record in trainer.history.train],
     }

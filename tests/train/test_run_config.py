@@ -84,7 +84,7 @@ def test_a_change_of_nothing_known_is_refused():
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no file .*none.toml; --config takes"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*none.toml; name a run.toml"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(ValueError, match=r"bad.toml cannot be read: "):

@@ -6,6 +6,9 @@ import torch
 from torch import nn
 
 import hybridrec as hr
+from hybridrec.server.client import Servers
+from hybridrec.server.protocol import Kind
+from hybridrec.server.shard import Shard
 from hybridrec.train.table_figures import TableFigures, plan, stores
 
 
@@ -46,3 +49,33 @@ def test_the_plan_lists_store_size_and_bytes():
     assert found["left.user"]["store"] == "HashStore"
     assert (found["left.user"]["rows"], found["left.user"]["capacity"]) == (None, 100)
     assert (found["item"]["rows"], found["item"]["bytes"]) == (10, 160)
+
+
+def test_figures_of_tables_on_servers_are_those_of_tables_here_and_take_one_message_a_table():
+    found = []
+    for where in (None, "server"):
+        table = hr.Table("user", dim=2, capacity=100, where=where)
+        emb = hr.EmbeddingCollection([table, hr.Table("item", dim=4, capacity=100, where=where)])
+        shards = [Shard(number, 2) for number in range(2)]
+        model = hr.shard(emb, servers=Servers.direct(shards)) if where else emb
+        rows, figures = hr.optim.SGD(model, lr=0.1), TableFigures(model)
+        for ids in ([1, 2, 3, 4], [1, 2, 3, 9]):
+            model({"user": torch.tensor(ids), "item": torch.tensor(ids)}).flat.sum().backward()
+            rows.step()
+        asked = _count(shards, Kind.TABLE)
+        found.append({name: {**each, "bytes": None} for name, each in figures.take().items()})
+        assert asked == ([2, 2] if where else [0, 0]), "a message for each table"
+    assert found[1] == found[0]
+
+
+def _count(shards: list[Shard], kind: Kind) -> list[int]:
+    """How many requests of a kind each shard gets from now on; the list changes as they come."""
+    counts = [0] * len(shards)
+    for number, shard in enumerate(shards):
+
+        def handle(request, done, owner=None, number=number, real=shard.handle):
+            counts[number] += request.kind == kind
+            real(request, done, owner)
+
+        shard.handle = handle
+    return counts

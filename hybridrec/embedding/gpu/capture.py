@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 ROWS = "rows"
 
 
-class DeviceCapture(Capture):
+class Settles(Capture):
+    """One that reads from a card until its rows are about to change."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Copy what was not read yet to the host; the table may change afterwards."""
+
+
+class DeviceCapture(Settles):
     """Reads a table from the card, chunk by chunk, until somebody wants to change it: the rest then goes to the host.
 
     The moment itself copies nothing. Whoever changes rows or state calls `settle` first, which waits until all that was
@@ -54,7 +63,6 @@ class DeviceCapture(Capture):
         return RowData(self._share.id_of(torch.arange(first, last)), found.pop(ROWS), found)
 
     def settle(self) -> None:
-        """Copy what was not read yet to the host; the table may change afterwards."""
         with self._lock:
             if not self._settled:
                 rest = {name: values[self._next :] for name, values in self._source.items()}

@@ -17,6 +17,7 @@ from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
@@ -36,13 +37,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self.device = next(iter(self.stores.values())).device
         ends = [0]
         for store in self.stores.values():
-            ends.append(ends[-1] + len(store))
+            ends.append(ends[-1] + len(store.there))
         self._bases = dict(zip(self.names, ends, strict=False))
         self._bases_there = torch.tensor(ends[:-1], device=self.device)
         self._places = memory.allocated(
             lambda: torch.zeros(ends[-1], dtype=torch.int32, device=self.device),
             *("the places of rows", ", ".join(self.names), ends[-1] * memory.PLACE, self.device, memory.FEWER_ROWS),
         )
+        self.tiered = {name: store for name, store in self.stores.items() if isinstance(store, TieredStore)}
+        self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -80,8 +83,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """What kernels must know of a table: of a share, ids of lookups are rows of it."""
         store = self.stores[name]
         number = self.names.index(name)
-        hashed = store.table.out_of_range == "hash" and len(store) == store.table.fixed_rows
-        return TableFacts(number, store.there.data_ptr(), len(store), self._bases[name], store.dim, store.dtype, hashed)
+        rows = len(store.there)
+        hashed = store.table.out_of_range == "hash" and rows == store.table.fixed_rows
+        return TableFacts(number, store.there.data_ptr(), rows, self._bases[name], store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 
@@ -148,6 +152,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for name in steps:
             self.stores[name].advance()
         self._let_go(calls, set(steps))
+        for store in self.tiered.values():
+            store.land()
 
     def settle(self, names: Iterable[str] | None = None) -> None:
         """Captures of these tables, or of all, must not need the device any more: its rows are about to change.

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
+from hybridrec.embedding.gpu.tiers import Tiers
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
@@ -29,6 +30,7 @@ from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.group import DeviceGroup
+    from hybridrec.embedding.gpu.tiered_store import Flight
 
 NO_FAULT = 0  # no id outside a table is 0
 REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
@@ -50,6 +52,7 @@ class Looked:
     ready: Any = None  # an event on the stream that grouped
     flat: Tensor | None = None
     sequences: tuple[Tensor | None, ...] = ()
+    flights: tuple[Flight, ...] = ()  # which keep the rows of tiered tables on the device
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def gradient(self) -> Tensor:
@@ -119,8 +122,9 @@ class DeviceLookup:
         self.features = features
         self.remedy = remedy or REMEDY
         self.columns, self.room = columns, room
+        self.tiers = Tiers(group.tiered, features, group.gate)
         self.padded = any(feature.padding is not None for feature in features)
-        self.rows_of = {name: len(store) for name, store in group.stores.items()}
+        self.rows_of = {name: len(store.there) for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         trained = any(f.table in group.handles for f in features)
         self.anchor = torch.zeros((), device=group.device, requires_grad=trained)
@@ -135,6 +139,10 @@ class DeviceLookup:
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
         return out[0] if self.room is None else mark(out[0], out[0].stride(0)), out[1:]
+
+    def fetch(self, block: IdBlock) -> None:
+        """Have rows of tiered tables come to the device ahead of the lookup of this block."""
+        self.tiers.expect(block)
 
     def one(
         self, values: Tensor, offsets: Tensor, weights: Tensor | None, hotness: int, batch_size: int, train: bool
@@ -168,7 +176,8 @@ class DeviceLookup:
         return shapes.layout(starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
     def watch(self) -> None:
-        """Raise if an earlier lookup had ids outside a table; nobody waits for the device to know."""
+        """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
+        self.tiers.watch()
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)
         if torch.cuda.is_current_stream_capturing():  # what it finds is told after a replay, by `refuse`
@@ -215,19 +224,19 @@ def sound(offsets: Tensor, ids: int) -> Tensor:
     return made
 
 
-def unpadded(block: IdBlock, features: Sequence[FeatureSpec]) -> Tensor:
-    """The ids of a block without those of padding, whose rows take no gradient.
+def unpadded(block: IdBlock, features: Sequence[FeatureSpec], slots: Tensor | None = None) -> Tensor:
+    """The ids of a block, or their slots, without those of padding, whose rows take no gradient.
 
     >>> block = IdBlock.from_lists({"item": [7, 0]})
     >>> unpadded(block, [FeatureSpec("item", "item", "none", padding=0)])[0]
     tensor(7)
     """
-    values = block.values.clone()
+    values = (block.values if slots is None else slots).clone()
     for feature in features:
         if feature.padding is not None:
             at = block.names.index(feature.name)
-            mine = values[block.starts[at] : block.starts[at + 1]]
-            mine.masked_fill_(mine == feature.padding, NO_ID)
+            mine = slice(block.starts[at], block.starts[at + 1])
+            values[mine].masked_fill_(block.values[mine] == feature.padding, NO_ID)
     return values
 
 
@@ -245,8 +254,12 @@ class _Lookup(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # an output without a gradient touches no row
         learned, weighed = (record and part is not None and part.requires_grad for part in (anchor, weights))
         layout, keep = lookup.layout(block), weighed or learned
+        looked_up, ids, flights = block, block, ()
         if layout.hashed:
-            block = replace(block, values=hash_outside(block.values, layout))
+            ids = block = replace(block, values=hash_outside(block.values, layout))
+        if lookup.tiers:
+            slots, flights = lookup.tiers.slots(looked_up, ids.values)
+            block = replace(ids, values=slots)
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()
@@ -257,11 +270,15 @@ class _Lookup(torch.autograd.Function):
                 weights = weights.detach().clone()
                 ctx.save_for_backward(flat)
             if lookup.padded:
-                block = replace(block, values=unpadded(block, lookup.features))
-            ctx.looked = Looked(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners)
+                block = replace(block, values=unpadded(ids, lookup.features, block.values))
+            ctx.looked = Looked(
+                block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners, flights=flights
+            )
             ctx.lookup = lookup
             if train and learned:
                 lookup.group.prepare(ctx.looked, ids_there)  # None where it needs what `pool` finds
+        del flights  # where no gradient may come, rows may go
+        lookup.tiers.go_on()
         return (flat, *sequences)
 
     @staticmethod

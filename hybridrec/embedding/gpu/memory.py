@@ -13,13 +13,16 @@ from hybridrec.embedding.table import Table
 from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
+SLOT = 2 * torch.int32.itemsize  # of each row on the card, where others are on the host: whose it is, and when used
+ENTRY = torch.int32.itemsize  # of each row, where some are on the host: where it is
 MOST_NAMED = 3  # tables in a message
 FEWER_ROWS = (
-    "where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or device='cpu'"
+    "cache= or where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or "
+    "device='cpu'"
 )
 LESS_STATE = (
-    "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, where='host' for the largest tables, or "
-    "fewer rows="
+    "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, cache= or where='host' for the largest "
+    "tables, or fewer rows="
 )
 
 Made = TypeVar("Made")
@@ -31,7 +34,8 @@ def table_bytes(table: Table, share: Share = WHOLE) -> int:
     >>> table_bytes(Table("item", dim=8, rows=100)), table_bytes(Table("item", dim=8, rows=100), Share(0, 4))
     (3600, 900)
     """
-    return share.rows_of(table.fixed_rows) * (share.dim_of(table.dim) * table.dtype.itemsize + PLACE)
+    rows, size = share.rows_of(table.fixed_rows), share.dim_of(table.dim) * table.dtype.itemsize + PLACE
+    return rows * size if table.cache is None else table.cached(rows) * (size + SLOT) + rows * ENTRY
 
 
 def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE) -> int:
@@ -42,7 +46,8 @@ def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE) -> int:
     400
     """
     widths = sum(column.width(share.dim_of(table.dim)) for column in rule.state)
-    return share.rows_of(table.fixed_rows) * widths * torch.float32.itemsize
+    rows = share.rows_of(table.fixed_rows)
+    return (rows if table.cache is None else table.cached(rows)) * widths * torch.float32.itemsize
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -59,8 +64,8 @@ def refuse_rows(held: Iterable[tuple[Table, Share]], device: torch.device, free:
     >>> refuse_rows([(Table("item", dim=8, rows=100), Share())], torch.device("cuda", 0), free=2000)
     Traceback (most recent call last):
     ValueError: the rows of 1 table cannot fit: 3,600 bytes are needed on cuda:0, and 2,000 are free; the largest: \
-item (3,600). What helps: where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer \
-rows=, or device='cpu'
+item (3,600). What helps: cache= or where='host' for the largest tables, rows of half the size with \
+dtype=torch.bfloat16, fewer rows=, or device='cpu'
     """
     sizes = {table.name: table_bytes(table, share) for table, share in held if not table.on_host}
     refuse("the rows", sizes, device, free, FEWER_ROWS)

@@ -11,9 +11,9 @@ from torch import Tensor
 from hybridrec.data.hashing import xxh64
 from hybridrec.embedding.devices import device_of
 from hybridrec.embedding.gpu import memory
-from hybridrec.embedding.gpu.capture import DeviceCapture
+from hybridrec.embedding.gpu.capture import ROWS, DeviceCapture, Settles
 from hybridrec.embedding.gpu.transfer import read_rows, rows_of_part, to_host, write_rows
-from hybridrec.embedding.initial import Constant, Uniform
+from hybridrec.embedding.initial import Constant, Initial, Uniform
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, Store
@@ -37,17 +37,31 @@ class DeviceStore(Store):
         self.device = device
         self.key = xxh64(table.name, seed)
         self.part = Part(share.index, share.count, share.column)
-        rows = share.rows_of(table.fixed_rows)
-        self.there = memory.allocated(
-            lambda: torch.empty(rows, self.dim, dtype=table.dtype, device=device),
-            *("the rows", table.name, memory.table_bytes(table, share), device, memory.FEWER_ROWS),
-        )
+        self._count = share.rows_of(table.fixed_rows)
+        self.there = self._make_rows()
         self.states: dict[str, Tensor] = {}
         self.moves = 0  # how often the states have got other memory
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
-        self._captures: list[weakref.ref[DeviceCapture]] = []  # those that read from the device
+        self._captures: list[weakref.ref[Settles]] = []  # those that read from the device
         self.clear()
+
+    def _make_rows(self) -> Tensor:
+        """Memory for rows that kernels read and write."""
+        size = memory.table_bytes(self.table, self.share)
+        return memory.allocated(
+            lambda: torch.empty(self._count, self.dim, dtype=self.dtype, device=self.device),
+            *("the rows", self.table.name, size, self.device, memory.FEWER_ROWS),
+        )
+
+    def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
+        """Memory for the state of those rows, at its fill."""
+        shapes = {c.name: (self._count,) if c.per_row else (self._count, self.dim) for c in rule.state}
+        return memory.allocated(
+            lambda: {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state},
+            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule, self.share)),
+            *(self.device, memory.LESS_STATE),
+        )
 
     @property
     def weight(self) -> Tensor:
@@ -93,7 +107,7 @@ class DeviceStore(Store):
     def gather(self, slots: Slots) -> Tensor:
         live = slots.live()
         rows = torch.zeros(len(slots), self.dim, dtype=self.dtype)
-        rows[live] = read_rows(self.there, slots.slots[live].to(torch.int64))
+        rows[live] = self._read(ROWS, slots.slots[live].to(torch.int64))
         return rows
 
     def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
@@ -129,13 +143,7 @@ class DeviceStore(Store):
 
     def attach(self, rule: RowRule) -> None:
         self.detach()  # first, so that there is room
-        rows = len(self)
-        shapes = {column.name: (rows,) if column.per_row else (rows, self.dim) for column in rule.state}
-        self.states = memory.allocated(
-            lambda: {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state},
-            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule, self.share)),
-            *(self.device, memory.LESS_STATE),
-        )
+        self.states = self._make_states(rule)
         self.rule = rule
 
     def detach(self) -> None:
@@ -150,7 +158,15 @@ class DeviceStore(Store):
     # -- all rows -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return len(self.there)
+        return self._count
+
+    def _read(self, name: str, at: Tensor) -> Tensor:
+        """What the rows of slots int64 have in a column, copied to the CPU."""
+        return read_rows(self.there if name == ROWS else self.states[name], at)
+
+    def _write(self, name: str, at: Tensor, given: Tensor | float) -> None:
+        """Give the rows of slots int64 other values in a column: one for each, or the same."""
+        write_rows(self.there if name == ROWS else self.states[name], at, given)
 
     def ids(self) -> Tensor:
         return self.share.id_of(torch.arange(len(self)))
@@ -159,8 +175,7 @@ class DeviceStore(Store):
         at = self._at(resolve(self.table, self.checked(ids)))
         if len(lost := ids[at < 0]):
             raise ValueError(f"table {self.table.name!r} has no row for id {int(lost[0])}; ids() has those it holds")
-        state = {name: read_rows(values, at) for name, values in self.states.items()}
-        return RowData(ids, read_rows(self.there, at), state)
+        return RowData(ids, self._read(ROWS, at), {name: self._read(name, at) for name in self.states})
 
     def load(
         self,
@@ -173,18 +188,21 @@ class DeviceStore(Store):
         self.check(ids, rows, state, touched, counts)
         self.settle()
         at = self._at(self.checked(ids))
-        write_rows(self.there, at, rows)
+        self._write(ROWS, at, rows)
         for column in self.rule.state if self.rule else ():
-            write_rows(self.states[column.name], at, (state or {}).get(column.name, column.fill))
+            self._write(column.name, at, (state or {}).get(column.name, column.fill))
 
     def snapshot(self) -> Snapshot:
         state = {name: to_host(values) for name, values in self.states.items()}
         return Snapshot(RowData(self.ids(), to_host(self.there), state), self._clock, self.rule)
 
     def capture(self) -> Capture:
-        made = DeviceCapture(self)
+        made = self._make_capture()
         self._captures = [held for held in self._captures if held() is not None] + [weakref.ref(made)]
         return made
+
+    def _make_capture(self) -> Settles:
+        return DeviceCapture(self)
 
     def refill(self, held: Capture) -> None:
         if held.rule != self.rule:
@@ -202,7 +220,7 @@ class DeviceStore(Store):
         for part in at.split(rows_of_part(at.dtype.itemsize)):
             self._initialise(part.to(self.device))
         for column in self.rule.state if self.rule else ():
-            write_rows(self.states[column.name], at, column.fill)
+            self._write(column.name, at, column.fill)
 
     def clear(self) -> None:
         self.settle()
@@ -215,12 +233,7 @@ class DeviceStore(Store):
 
     def _initialise(self, at: Tensor | None = None) -> None:
         """Give all rows, or those in slots on the device, the values that they have before any update."""
-        init = self.table.init
-        if isinstance(init, Constant):
-            self.there.fill_(init.value) if at is None else self.there.index_fill_(0, at, init.value)
-            return
-        draw = initial_triton.uniform_ if isinstance(init, Uniform) else initial_triton.normal_
-        draw(self.there, self.key, init.size, at, self.part)
+        draw_initial(self.table.init, self.there, self.key, at, self.part)
 
     # -- figures ------------------------------------------------------------------------------------------
 
@@ -246,6 +259,15 @@ class DeviceStore(Store):
         made.there.copy_(self.there)
         made._clock = self._clock
         return made
+
+
+def draw_initial(init: Initial, rows: Tensor, key: int, at: Tensor | None, part: Part) -> None:
+    """Give all rows of a part of a table, or those listed, the values that they have before any update."""
+    if isinstance(init, Constant):
+        rows.fill_(init.value) if at is None else rows.index_fill_(0, at, init.value)
+        return
+    draw = initial_triton.uniform_ if isinstance(init, Uniform) else initial_triton.normal_
+    draw(rows, key, init.size, at, part)
 
 
 def _remade(table: Table, seed: int, device: str, share: Share, snapshot: Snapshot) -> DeviceStore:

@@ -104,10 +104,10 @@ def _tables(homes: Mapping[str, Home], rank: int) -> tuple[dict[str, TableInfo],
     rows: dict[str, Rows] = {}
     sketches: dict[str, Tensor] = {}
     for name, home in homes.items():
-        share = home.share if isinstance(home, Store) else replace(WHOLE, saves=rank == 0)
+        share = home.saved if isinstance(home, Store) else replace(WHOLE, saves=rank == 0)
         if share.empty or not share.saves:
             continue
-        held = rows[name] = home.capture() if isinstance(home, Store) else _of_parameter(home.weight)
+        held = rows[name] = home.capture_saved() if isinstance(home, Store) else _of_parameter(home.weight)
         if held.sketch is not None:
             sketches[name] = held.sketch.contiguous()
         size = None if held.sketch is None else held.sketch.nbytes

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hybridrec.embedding.hash_store import HashStore
+from hybridrec.embedding.owner import groups_of
 from hybridrec.optim import RowOptimizer
 from hybridrec.parallel.ranks import Ranks, names_of, ranks
 from hybridrec.train.checkpoint import tree
@@ -63,6 +64,8 @@ def load(
     >>> contents.state
     {'epoch': 3}
     """
+    for _, group in groups_of(unwrapped(contents.model)):
+        getattr(group, "settle", lambda: None)()  # pushes that are on their way must not come after the rows
     team = ranks() if distributed(contents.model) else None
     if team is None:
         return _Loading(Path(path), contents, rename, strict).run()

@@ -23,7 +23,7 @@ class PartInfo:
     rows: int = 0  # that are in the file
     share: Share = WHOLE
     sketch: int | None = None  # bytes of the counts for admission
-    sketches: int = 1  # that these are, one after another: of tables on servers as many as there were
+    sketches: int = 1  # that these are, one after another: of tables on servers one for each
     rank: int = 0  # who wrote it
 
     @classmethod
@@ -42,11 +42,13 @@ class PartInfo:
         >>> PartInfo("a", share=Share(1, 2)).meets(Share(2, 4)), PartInfo("a", share=Share(1, 2)).meets(Share(2, 3))
         (False, True)
         """
-        return not share.empty and (self.share.index - share.index) % gcd(self.share.count, share.count) == 0
+        alike = gcd(self.share.count, share.count) if self.share.servers == share.servers else 1
+        return not share.empty and (self.share.index - share.index) % alike == 0
 
     def within(self, share: Share) -> bool:
         """Whether all rows of the file are among those of the share."""
-        return self.share.count % share.count == 0 and self.meets(share)
+        alike = self.share.servers == share.servers or share.count == 1
+        return alike and self.share.count % share.count == 0 and self.meets(share)
 
 
 def file_name(table: str, share: Share = WHOLE) -> str:

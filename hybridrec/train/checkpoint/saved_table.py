@@ -27,7 +27,7 @@ class SavedTable(Capture):
 
     def __init__(self, folder: Path, info: TableInfo, home: Store | None = None, sketch: Tensor | None = None) -> None:
         self._info, self._home = info, home
-        self._share = WHOLE if home is None else home.share
+        self._share = WHOLE if home is None else home.saved
         self._state = info.rule if home is None or home.rule == info.rule else None
         self._slices = slices_of(folder, info, [part for part in info.parts if part.meets(self._share)])
         self._gone, most = self._without_room(sum(self._count(slices) for slices in self._slices))

@@ -55,7 +55,7 @@ def files_of_others(homes: Mapping[str, Home], saved: Mapping[str, TableInfo]) -
     found = set()
     for name, info in saved.items():
         home = homes.get(name)
-        share = home.share if isinstance(home, Store) else WHOLE
+        share = home.saved if isinstance(home, Store) else WHOLE
         columns = range(share.column, share.column + share.dim_of(info.dim))
         found |= {part.file for part in info.parts if not part.meets(share) or not _needed(info.columns(part), columns)}
     return found

@@ -57,9 +57,12 @@ def problems_of_files(folder: Path, manifest: Manifest, *, sums: Container[str] 
 
 
 def _wrong(path: Path, info: FileInfo, sums: bool) -> str | None:
-    if not path.is_file():
+    try:
+        size = path.stat().st_size if path.is_file() else None
+    except FileNotFoundError:  # another process has just removed it
+        size = None
+    if size is None:
         return "it is missing"
-    size = path.stat().st_size
     if size != info.bytes:
         return f"it has {size:,} bytes, and {info.bytes:,} were written: it was {_how(size, info.bytes)}"
     return damaged(path, info.xxh64) if sums else None

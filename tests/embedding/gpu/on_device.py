@@ -26,9 +26,14 @@ SIZES = [SMALL] if INTERPRETED else [SMALL, Sizes()]
 class OnDevice(RowOwner, nn.Module):
     """The tables of a CPU collection on the device, looked up without the collection around them."""
 
-    def __init__(self, like: hr.EmbeddingCollection, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        like: hr.EmbeddingCollection,
+        sizes: Sizes,
+        store: Callable[[hr.Table, int], DeviceStore] = lambda table, seed: DeviceStore(table, seed, DEVICE),
+    ) -> None:
         super().__init__()
-        self.stores = {name: DeviceStore(table, like.seed, DEVICE) for name, table in like.tables.items()}
+        self.stores = {name: store(table, like.seed) for name, table in like.tables.items()}
         trainable = {name for name, table in like.tables.items() if table.trainable}
         self.group = DeviceGroup(self.stores, trainable, sizes)  # pyright: ignore
         self._look_up = self.group.lookup_fn(like._features)

@@ -155,6 +155,21 @@ def test_save_waits_for_the_one_before(tmp_path, monkeypatch):
     assert most == [1, 1, 1]
 
 
+def test_one_that_another_process_removes_while_it_is_looked_at_is_not_there(tmp_path, monkeypatch):
+    checkpoints, real = Checkpoints(tmp_path), Path.is_file
+    for step in (1, 2):
+        checkpoints.save(linear(), step, wait=True)
+
+    def then_removed(path: Path) -> bool:
+        found = real(path)
+        if path.parent == tmp_path / "step-000000001" and path.suffix == ".safetensors":
+            path.parent.rename(tmp_path / "gone")
+        return found
+
+    monkeypatch.setattr(Path, "is_file", then_removed)
+    assert names(checkpoints) == ["2"]
+
+
 # -- failures ---------------------------------------------------------------------------------------------
 
 

@@ -83,10 +83,10 @@ def test_every_cut_is_noticed(tmp_path):
 
 
 def test_a_newer_format_is_named_with_who_wrote_it(tmp_path):
-    put(tmp_path, version=3, versions={"hybridrec": "7.5"}, something="new")
+    put(tmp_path, version=4, versions={"hybridrec": "7.5"}, something="new")
     with pytest.raises(
         CheckpointError,
-        match=r"has format version 3, and this hybridrec reads up to 2; it was written by "
+        match=r"has format version 4, and this hybridrec reads up to 3; it was written by "
         r"hybridrec 7.5: install that version or a later one",
     ):
         read_manifest(tmp_path)
@@ -98,8 +98,8 @@ def test_a_newer_format_is_named_with_who_wrote_it(tmp_path):
         ({"format": "zip"}, "is not the manifest of a checkpoint: its format is not 'hybridrec-checkpoint'"),
         ({"version": "1"}, "version is '1'; it must be a whole number from 1 on"),
         ({"colour": 1, "smell": 2}, "has unknown entries colour, smell; valid are best, created"),
-        ({"tables": {"a": {}}}, "is not what version 2 writes"),
-        ({"files": None}, "is not what version 2 writes"),
+        ({"tables": {"a": {}}}, "is not what version 3 writes"),
+        ({"files": None}, "is not what version 3 writes"),
     ],
 )
 def test_what_it_is_not_is_named(changes, message, tmp_path):

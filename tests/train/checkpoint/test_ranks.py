@@ -23,7 +23,7 @@ JOBS = "tests.train.checkpoint.sharded_run"
 NAMES = "emb.item", "emb.user", "emb.page", "emb.tag", "word"
 
 
-def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
+def start(world: int, *words: object, program: str = JOBS) -> list[subprocess.Popen[str]]:
     """The program on so many ranks."""
     found, port = [], free_port()
     for rank in range(world):
@@ -34,7 +34,7 @@ def start(world: int, *words: object) -> list[subprocess.Popen[str]]:
             "MASTER_PORT": port,
             "OMP_NUM_THREADS": 1,
         }
-        command = [sys.executable, "-m", "tests.train.checkpoint.sharded_run", *map(str, words)]
+        command = [sys.executable, "-m", program, *map(str, words)]
         env = os.environ | {name: str(value) for name, value in told.items()}
         found.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     return found

@@ -120,7 +120,7 @@ def test_one_process_writes_whole_tables_to_one_file_each(tmp_path):
     text = json.loads((tmp_path / "step-000000001" / "manifest.json").read_text())
     share = {"index": 0, "count": 1, "column": 0, "width": 0}
     part = {"file": "tables/item.arrow", "rows": 3, "share": share, "sketch": None, "rank": 0}
-    assert (text["version"], text["ranks"], text["tables"]["item"]["parts"]) == (2, 1, [part])
+    assert (text["version"], text["ranks"], text["tables"]["item"]["parts"]) == (3, 1, [part])
 
 
 def test_a_checkpoint_of_version_1_is_loaded(tmp_path):

@@ -1,0 +1,89 @@
+"""How fast does one GPU find the ids of dynamic tables, take in new ones, and give up rows for them?
+
+    python benchmarks/tiers_gpu.py --json --save
+    python benchmarks/tiers_gpu.py --smoke          # does it run at all? on the CPU, through Triton's interpreter
+
+`keys`: one table, calls of 1,048,576 distinct ids, rows of 64 float32. `find_gkv_s` is finding them and copying their
+rows, `insert_gkv_s` taking in as many new ones, with all that a training lookup decides, and writing their rows: G ids
+a second, at several loads of the index. `batches`: what a training lookup of all ids of a model's batch takes before
+rows are read, ms. Times are medians by the device's clock. Figures come only after the answers were found right.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+from gpu_models import SHAPES
+from machine import gpu, short_name
+from question import Options, about, add_parts, add_smoke, keep, note, options_of, parsed, tell
+
+GOALS = {"find_gkv_s": 3.0, "insert_gkv_s": 1.5}
+SMALL = {"rows": 200, "keys": 32, "batch": 2, "batches": 2, "steps": 1, "models": "criteo"}
+
+
+def measure(args: Options) -> dict[str, Any]:
+    """The whole answer."""
+    if args.smoke:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are defined, so they are imported here
+    import tiers_gpu_keys as work
+
+    modules = [name for name in ("torch", "triton") if importlib.util.find_spec(name)]
+    kept = ["rows", "keys", "dim", "batch", "batches", "steps"]
+    answer: dict[str, Any] = {**about(args, kept, modules, gpu=gpu()), "goals": GOALS}
+    device = "cpu" if args.smoke else "cuda"
+    if "keys" in args.only:
+        answer["loads"] = {}
+        for load in (0.5, 0.75, 0.95):
+            answer["loads"][str(load)] = work.keys(args, load, device)
+            note(f"load {load}: {answer['loads'][str(load)]}")
+        answer |= {name: answer["loads"]["0.75"][name] for name in GOALS}
+    if "batches" in args.only:
+        answer["prepare_ms"] = {}
+        for name in args.models.split(","):
+            answer["prepare_ms"][name] = work.batches(args, name, device)
+            note(f"{name}: {answer['prepare_ms'][name]}")
+    return answer
+
+
+def lines(answer: dict[str, Any]) -> str:
+    """The answer for people."""
+    told = [
+        f"load {load}: find {each['find_gkv_s']:.2f}, slots alone {each['slots_gkv_s']:.2f}, insert "
+        f"{each['insert_gkv_s']:.2f} G ids/s"
+        for load, each in answer.get("loads", {}).items()
+    ]
+    for name, each in answer.get("prepare_ms", {}).items():
+        told.append(f"{name}: " + ", ".join(f"{part} {ms:.3f} ms" for part, ms in each.items()))
+    return "\n".join(told)
+
+
+def arguments() -> Options:
+    parser = options_of(__doc__, saves="keep the answer in results/")
+    add_smoke(parser)
+    add_parts(parser, ("keys", "batches"))
+    parser.add_argument("--rows", type=int, default=1 << 26, help="of the table of `keys`, when it is full")
+    parser.add_argument("--keys", type=int, default=1 << 20, help="ids of a call")
+    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--models", default="small,criteo", help=f"some of {','.join(SHAPES)}")
+    parser.add_argument("--batch", type=int, default=65_536)
+    parser.add_argument("--batches", type=int, default=64, help="distinct batches")
+    parser.add_argument("--steps", type=int, default=40, help="timed calls: their median counts")
+    args = parsed(parser, SMALL)
+    if unknown := sorted(set(args.models.split(",")) - set(SHAPES)):
+        parser.error(f"unknown model {', '.join(unknown)}: choose from {', '.join(SHAPES)}")
+    return args
+
+
+def main() -> None:
+    args = arguments()
+    answer = measure(args)
+    if args.save:
+        name = f"{answer['date']}_tiers_gpu_{short_name(answer)}"
+        note(f"saved as {keep(answer, name)}")
+    tell(answer, args, lines)
+
+
+if __name__ == "__main__":
+    main()

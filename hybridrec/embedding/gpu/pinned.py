@@ -1,0 +1,42 @@
+"""Memory of the host that a card reads and writes by itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Pinned:
+    """A tensor in memory of the host that stays where it is, so that kernels can reach it over the link.
+
+    It is made first and pinned then: memory that torch pins itself is rounded up to a power of two. On the CPU alone,
+    where kernels are interpreted, it is ordinary memory.
+    """
+
+    def __init__(self, shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device, name: str) -> None:
+        self.tensor: Tensor = torch.full(tuple(shape), fill, dtype=dtype)  # all threads touch it: pinning is quicker
+        if device.type != "cuda" or not self.tensor.nbytes:
+            return
+        with torch.cuda.device(device):
+            code = int(_runtime().cudaHostRegister(self.tensor.data_ptr(), self.tensor.nbytes, 0))
+        if code:
+            raise ValueError(
+                f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
+                f"which refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or the "
+                "host more memory, of which `ulimit -l` may allow less"
+            )
+        weakref.finalize(self, _unpinned, self.tensor, device)
+
+
+def _unpinned(tensor: Tensor, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()  # no kernel reads it any more
+        _runtime().cudaHostUnregister(tensor.data_ptr())
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()

@@ -1,0 +1,1 @@
+"""From ids to slots: a hash index in memory of the device."""

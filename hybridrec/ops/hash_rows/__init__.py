@@ -1,0 +1,1 @@
+"""Rows that come and go in memory of the device."""

@@ -1,0 +1,386 @@
+"""A batch of ids becomes slots: those that have a row are found, the others are made distinct, judged and given rows.
+
+Each launch goes over the ids of all tables; programs without a missing id end at once. README.md has the order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hybridrec.ops.features import of as feature
+from hybridrec.ops.hash_index import triton as index_kernels
+from hybridrec.ops.hash_rows.lines import of
+from hybridrec.ops.philox import initial_triton
+
+
+@triton.jit
+def _uint32(word):
+    """The number without sign that 32 bits are."""
+    return word.to(tl.int64) & of.WORD
+
+
+@triton.jit
+def _whole(like, value):
+    """A number for each lane, with the bits of int32."""
+    return (tl.zeros(like.shape, tl.int64) + value).to(tl.int32)
+
+
+@triton.jit
+def look_up(
+    values,  # int64 [N]
+    features,  # int64 [F, LENGTH]
+    first_programs,  # int32 [F + 1]
+    tables,  # int64 [T, 2]: of indexes
+    lines,  # int64 [T, LENGTH]
+    standing,  # int64 [T, STANDING]
+    rows,  # int64 [N]: slots; of training MISSING, or -2 - slot of a row that has expired; else NO_ID
+    seen,  # int32 [programs, 2]: ids with a row and without one, of training
+    TRAIN: tl.constexpr,
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Slots of ids; training touches their rows."""
+    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    index, buckets = index_kernels.index_of(tables, table)
+    id = tl.load(values + at, mask=mask, other=feature.NO_ID)
+    hits, misses = 0, 0
+    if buckets > 0:
+        line = lines + table * of.LENGTH
+        clock = tl.load(standing + table * of.STANDING + of.CLOCK)
+        given = mask & (id != feature.NO_ID)
+        slot, _entry = index_kernels.search(index, buckets, id, given)
+        found = slot >= 0
+        places = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
+        touched = _uint32(tl.load(places, mask=found, other=0))
+        old = found & (clock - touched > tl.load(line + of.LIFETIME))
+        live = found & (old == 0)
+        row = tl.where(live, slot.to(tl.int64), feature.NO_ID)
+        if TRAIN:
+            tl.store(places, _whole(slot, clock), mask=live & (touched != clock))
+            if tl.load(line + of.KIND) == of.LFU:
+                counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
+                room = _uint32(tl.load(counts, mask=live, other=0)) < of.MOST_COUNT
+                tl.atomic_add(counts, 1, mask=live & room, sem="relaxed")
+            absent = tl.where(old, -2 - slot.to(tl.int64), of.MISSING)
+            row = tl.where(given & (live == 0), absent, row)
+            hits, misses = tl.sum(live.to(tl.int32)), tl.sum((given & (live == 0)).to(tl.int32))
+        id = row
+    tl.store(rows + at, id, mask=mask)
+    if TRAIN:
+        tl.store(seen + tl.program_id(0) * 2, hits)
+        tl.store(seen + tl.program_id(0) * 2 + 1, misses)
+
+
+@triton.jit
+def tally(features, first_programs, seen, standing, PARTS: tl.constexpr, N: tl.constexpr):
+    """Hits and misses of a feature's table; grid: features."""
+    number = tl.program_id(0)
+    begin, end = tl.load(first_programs + number) * PARTS, tl.load(first_programs + number + 1) * PARTS
+    hits, misses = tl.zeros([N], tl.int64), tl.zeros([N], tl.int64)
+    for first in range(begin, end, N):
+        i = first + tl.arange(0, N)
+        hits += tl.load(seen + i * 2, mask=i < end, other=0)
+        misses += tl.load(seen + i * 2 + 1, mask=i < end, other=0)
+    to = standing + tl.load(features + number * feature.LENGTH + feature.TABLE) * of.STANDING
+    tl.atomic_add(to + of.HITS, tl.sum(hits), sem="relaxed")
+    tl.atomic_add(to + of.MISSES, tl.sum(misses), sem="relaxed")
+
+
+@triton.jit
+def want(
+    values,
+    features,
+    first_programs,
+    tables,
+    rows,
+    words,  # int64 [room], EMPTY: table and first position of each distinct id that is wanted
+    times,  # int32 [room], zeros: how often it comes
+    places,  # int32 [N]: where each missing id is among those
+    room,  # a power of two
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Missing ids, each once. An id claims a place by compare-and-swap; who finds its id there lowers the position."""
+    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    _index, buckets = index_kernels.index_of(tables, table)
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    open = (row < 0) & (row != feature.NO_ID)
+    if (buckets > 0) & (tl.max(open.to(tl.int32)) > 0):
+        wanted = open
+        id = tl.load(values + at, mask=wanted, other=0)
+        hash = (index_kernels.hash_id(id) + table.to(tl.uint64)).to(tl.int64)
+        place = tl.where(wanted, hash, at) & (room - 1)
+        word = (table << 32) | at
+        while tl.max(open.to(tl.int32)) > 0:
+            expected = tl.where(open, tl.full(at.shape, of.EMPTY, tl.int64), of.NEVER)  # there is no mask
+            holder = tl.atomic_cas(words + place, expected, word, sem="relaxed")
+            other = open & (holder != of.EMPTY)
+            theirs = tl.load(values + (holder & of.WORD), mask=other, other=0)
+            same = other & ((holder >> 32) == table) & (theirs == id)
+            tl.atomic_min(words + place, word, mask=same & (holder > word), sem="relaxed")
+            open = other & (same == 0)
+            place = tl.where(open, (place + 1) & (room - 1), place)
+        tl.atomic_add(times + place, 1, mask=wanted, sem="relaxed")
+        tl.store(places + at, place.to(tl.int32), mask=wanted)
+
+
+@triton.jit
+def _drawn(line, id):
+    """Whether ids are among those that a table ever lets in."""
+    below, key = tl.load(line + of.DRAWN), tl.load(line + of.KEY)
+    zeros = tl.zeros(id.shape, tl.uint32)
+    low, high = zeros + key.to(tl.uint32), zeros + (key >> 32).to(tl.uint32)
+    column = zeros + of.ADMISSION
+    word, _, _, _ = initial_triton._philox(id.to(tl.uint32), (id >> 32).to(tl.uint32), column, zeros, low, high)
+    return word.to(tl.int64) < below
+
+
+@triton.jit
+def _cells(line, id):
+    """Where the counters of ids are in the first line of a sketch, how far on in each next one; and its width."""
+    hash, width = index_kernels.hash_id(id), tl.load(line + of.WIDTH)
+    return hash, (hash >> 32) | 1, width
+
+
+@triton.jit
+def judge(
+    values,
+    features,
+    first_programs,
+    tables,
+    lines,
+    standing,
+    rows,
+    words,
+    times,
+    places,
+    sums,  # int32 [room]: what the sketch will say of an id
+    olds,  # int32 [room]: when an expired row was touched
+    marks,  # int8 [N]: what becomes of an id, at its first position
+    fresh,  # int32 [programs]: ids that come
+    FORCE: tl.constexpr,  # all of them
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Who is let in. Sketches are only read here, so that it does not matter who is asked first."""
+    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    _index, buckets = index_kernels.index_of(tables, table)
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    wanted = (row < 0) & (row != feature.NO_ID)
+    count = 0
+    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+        line = lines + table * of.LENGTH
+        place = tl.load(places + at, mask=wanted, other=0)
+        first = wanted & ((tl.load(words + place, mask=wanted, other=0) & of.WORD) == at)
+        id = tl.load(values + at, mask=first, other=0)
+        drawn = first & _drawn(line, id)
+        admitted = drawn
+        sketch = tl.load(line + of.SKETCH)
+        if sketch != 0:
+            cells = sketch.to(tl.pointer_type(tl.int32))
+            hash, stride, width = _cells(line, id)
+            least = tl.full(id.shape, of.WORD, tl.int64)
+            for number in tl.static_range(4):
+                cell = number * width + ((hash + number * stride).to(tl.int64) & (width - 1))
+                least = tl.minimum(least, tl.load(cells + cell, mask=drawn, other=0).to(tl.int64))
+            total = least + tl.load(times + place, mask=drawn, other=0)
+            admitted = drawn & (total >= tl.load(line + of.MIN_COUNT))
+            total = tl.where(drawn, tl.minimum(total, tl.load(line + of.LIMIT)), 0)
+            tl.store(sums + place, total.to(tl.int32), mask=first)
+        if FORCE:
+            admitted = first
+        comes, returns = admitted & (row == of.MISSING), admitted & (row < of.MISSING)
+        mark = tl.where(comes, of.COMES, tl.where(returns, of.RETURNS, tl.where(first, of.REFUSES, 0)))
+        tl.store(marks + at, mark.to(tl.int8), mask=wanted)
+        count = tl.sum(comes.to(tl.int32))
+        again = tl.sum(returns.to(tl.int32))
+        if again > 0:  # they are pinned from here on
+            to = standing + table * of.STANDING
+            touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + (-2 - row)
+            tl.store(olds + place, tl.load(touched, mask=returns, other=0), mask=returns)
+            tl.store(touched, _whole(row, tl.load(to + of.CLOCK)), mask=returns)
+            tl.atomic_add(to + of.RETURNED, again, sem="relaxed")
+    tl.store(fresh + tl.program_id(0), count)
+
+
+@triton.jit
+def tell_fault(to, needed, unpinned):
+    """So many rows would have to go, and only so many can."""
+    tl.store(to + of.FAULTS, tl.load(to + of.FAULTS) + 1)
+    tl.store(to + of.LACKED, needed)
+    tl.store(to + of.SPARED, unpinned)
+
+
+@triton.jit
+def make_room(
+    features,
+    first_programs,
+    lines,
+    standing,
+    before,  # int32 [programs + 1]: ids that come, before those of each program
+    ranks,  # int64 [F]: ids that come to the same table, before those of each feature
+    FORCE: tl.constexpr,
+    EVICT: tl.constexpr,  # whether rows can go
+    PARTS: tl.constexpr,
+    F: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """How many rows must go, and how many may come; grid: tables."""
+    table = tl.program_id(0)
+    line, to = lines + table * of.LENGTH, standing + table * of.STANDING
+    number = tl.arange(0, WIDTH)
+    mine = tl.load(features + number * feature.LENGTH + feature.TABLE, mask=number < F, other=-1) == table
+    begin = tl.load(first_programs + number, mask=mine, other=0) * PARTS
+    end = tl.load(first_programs + number + 1, mask=mine, other=0) * PARTS
+    count = tl.load(before + end, mask=mine, other=0) - tl.load(before + begin, mask=mine, other=0)
+    count = count.to(tl.int64)
+    tl.store(ranks + number, tl.cumsum(count, 0) - count, mask=mine)
+    fresh, most = tl.sum(count), tl.load(line + of.CAPACITY)
+    room = most - tl.load(to + of.SIZE)
+    needed = tl.maximum(fresh - room, 0)
+    allowed, fault = fresh, needed * 0
+    if tl.load(line + of.KIND) == of.NONE:
+        if FORCE:
+            fault = tl.where(needed > 0, 1, fault)
+        else:
+            allowed = tl.minimum(fresh, room)
+            needed = needed * 0
+    if not EVICT:
+        fault = tl.where(needed > 0, 1, fault)
+    if fault > 0:
+        allowed = allowed * 0
+        tell_fault(to, needed, needed * 0)
+    tl.store(to + of.FRESH, fresh)
+    tl.store(to + of.NEEDED, needed)
+    tl.store(to + of.GOING, tl.where((needed > 0) & (fault == 0), tl.maximum(needed, most // 64), 0))
+    tl.store(to + of.ALLOWED, allowed)
+    tl.store(to + of.GONE, needed * 0)
+    tl.store(to + of.FAULT, fault)
+
+
+@triton.jit
+def bear(
+    values,
+    features,
+    first_programs,
+    tables,
+    lines,
+    standing,
+    rows,
+    times,
+    places,
+    marks,
+    before,
+    ranks,
+    given,  # int64 [room]: the slot of each distinct id, NO_ID where it gets none
+    lacking,  # int32 [1]
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Slots for those who come, in the order of their first positions."""
+    number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    index, buckets = index_kernels.index_of(tables, table)
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    wanted = (row < 0) & (row != feature.NO_ID)
+    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+        line, to = lines + table * of.LENGTH, standing + table * of.STANDING
+        mark = tl.load(marks + at, mask=wanted, other=0)
+        place = tl.load(places + at, mask=wanted, other=0)
+        begin = tl.load(before + tl.load(first_programs + number) * (IDS // N))
+        comes = mark == of.COMES
+        rank = tl.load(before + tl.program_id(0)) - begin + tl.cumsum(comes.to(tl.int32), 0) - 1
+        rank = rank.to(tl.int64) + tl.load(ranks + number)
+        comes = comes & (rank < tl.load(to + of.ALLOWED))
+        free = tl.load(line + of.CAPACITY) - tl.load(to + of.SIZE) + tl.load(to + of.GONE)
+        slots = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32))
+        slot = tl.load(slots + (free - 1 - rank), mask=comes, other=0)
+        id = tl.load(values + at, mask=mark > 0, other=0)
+        left = index_kernels.put(index, buckets, id, slot, comes)
+        lost = tl.sum(left.to(tl.int32))
+        if lost > 0:
+            tl.atomic_add(lacking, lost, sem="relaxed")
+        fault = tl.zeros(at.shape, tl.int64) + tl.load(to + of.FAULT)
+        returns = (mark == of.RETURNS) & (fault == 0)
+        slot = tl.where(returns, -2 - row, slot.to(tl.int64))
+        begins = comes | returns
+        tl.store(tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)) + slot, id, mask=begins)
+        touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
+        tl.store(touched, _whole(slot, tl.load(to + of.CLOCK)), mask=begins)
+        if tl.load(line + of.KIND) == of.LFU:
+            counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
+            tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
+        tl.store(given + place, tl.where(begins, slot, feature.NO_ID), mask=mark > 0)
+
+
+@triton.jit
+def fill_in(
+    values,
+    features,
+    first_programs,
+    tables,
+    lines,
+    standing,
+    rows,
+    words,
+    times,
+    places,
+    sums,
+    olds,
+    marks,
+    given,
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Missing ids get the slot of theirs, if any; sketches count them, and what was noted for the batch is cleared."""
+    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    _index, buckets = index_kernels.index_of(tables, table)
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    wanted = (row < 0) & (row != feature.NO_ID)
+    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+        line, to = lines + table * of.LENGTH, standing + table * of.STANDING
+        mark = tl.load(marks + at, mask=wanted, other=0)
+        place = tl.load(places + at, mask=wanted, other=0)
+        slot = tl.load(given + place, mask=wanted, other=feature.NO_ID)
+        tl.store(rows + at, slot, mask=wanted)
+        first = mark > 0
+        tl.store(words + place, tl.full(at.shape, of.EMPTY, tl.int64), mask=first)
+        tl.store(times + place, _whole(place, 0), mask=first)
+        if tl.load(to + of.FAULT) == 0:
+            tl.atomic_add(to + of.REFUSED, tl.sum((wanted & (slot < 0)).to(tl.int64)), sem="relaxed")
+            sketch = tl.load(line + of.SKETCH)
+            if sketch != 0:
+                id = tl.load(values + at, mask=first, other=0)
+                cells = sketch.to(tl.pointer_type(tl.int32))
+                hash, stride, width = _cells(line, id)
+                total = tl.load(sums + place, mask=first, other=0)
+                for number in tl.static_range(4):
+                    cell = number * width + ((hash + number * stride).to(tl.int64) & (width - 1))
+                    tl.atomic_max(cells + cell, total, mask=first & (total > 0), sem="relaxed")
+        else:
+            returns = mark == of.RETURNS
+            touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + (-2 - row)
+            tl.store(touched, tl.load(olds + place, mask=returns, other=0), mask=returns)
+
+
+@triton.jit
+def close_batch(standing):
+    """What a table has after a batch; grid: tables."""
+    to = standing + tl.program_id(0) * of.STANDING
+    came, again = tl.minimum(tl.load(to + of.FRESH), tl.load(to + of.ALLOWED)), tl.load(to + of.RETURNED)
+    if tl.load(to + of.FAULT) != 0:
+        again = again * 0
+    tl.store(to + of.SIZE, tl.load(to + of.SIZE) + came - tl.load(to + of.GONE))
+    tl.store(to + of.INSERTED, tl.load(to + of.INSERTED) + came + again)
+    tl.store(to + of.EXPIRED, tl.load(to + of.EXPIRED) + again)
+    tl.store(to + of.RETURNED, again * 0)

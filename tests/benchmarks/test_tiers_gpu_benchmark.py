@@ -1,0 +1,18 @@
+"""The benchmark of dynamic tables on a GPU answers on small tables without one; no time is asserted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+
+@pytest.mark.slow
+def test_ids_are_found_and_taken_in_at_every_load(ask: Callable[..., dict[str, Any]]) -> None:
+    answer = ask("tiers_gpu", "--smoke", "--only", "keys")
+    assert list(answer["loads"]) == ["0.5", "0.75", "0.95"]
+    assert all(sorted(each) == ["find_gkv_s", "insert_gkv_s", "slots_gkv_s"] for each in answer["loads"].values())
+    assert {name: answer[name] for name in answer["goals"]}.items() <= answer["loads"]["0.75"].items()

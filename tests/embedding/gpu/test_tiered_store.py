@@ -1,0 +1,122 @@
+"""A store in two tiers: what any store of fixed rows does, wherever the rows are."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+import hybridrec as hr
+from hybridrec.embedding import Constant, Normal, Uniform, state
+from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.gpu import transfer
+from hybridrec.embedding.gpu.tiered_store import TieredStore
+from hybridrec.embedding.share import Share
+from hybridrec.optim.rule import RowRule, RowStep, StateColumn
+from tests.gpu import DEVICE, needs_gpu
+from tests.ops.row_cache.caches import SMALL
+
+pytestmark = needs_gpu
+
+RULE = RowRule("adagrad", (StateColumn("sum", fill=0.5),))
+
+
+def made(init=None, share=Share()) -> tuple[DenseStore, TieredStore]:  # noqa: B008
+    """The same rows on the CPU and in tiers, of which some have moved."""
+    table = hr.Table("item", dim=6, rows=20, init=init or Uniform(0.1))
+    cpu, tiered = DenseStore(table, 7, share), TieredStore(table, 7, DEVICE, 4, share, SMALL)
+    for store in (cpu, tiered):
+        store.attach(RULE)
+    tiered.admit(torch.tensor([3, 1], device=DEVICE))
+    return cpu, tiered
+
+
+def same(tiered: TieredStore, cpu: DenseStore) -> None:
+    found, expected = tiered.snapshot().data, cpu.snapshot().data
+    assert torch.equal(found.ids, expected.ids)
+    torch.testing.assert_close(found.rows, expected.rows, atol=1e-7, rtol=1e-6)
+    torch.testing.assert_close(found.state["sum"], expected.state["sum"], atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("init", [Uniform(0.1), Normal(0.2), Constant(0.3)])
+@pytest.mark.parametrize("share", [Share(), Share(index=1, count=2)], ids=["whole", "share"])
+def test_initial_rows_are_those_of_the_cpu_bit_for_bit(init, share, monkeypatch):
+    monkeypatch.setattr(transfer, "PART", 100)  # four rows
+    cpu, tiered = made(init, share)
+    assert torch.equal(tiered.snapshot().data.rows, cpu.weight)
+
+
+def test_rows_are_updated_read_and_erased_as_on_the_cpu():
+    cpu, tiered = made()
+    grads = torch.randn(3, 6)
+    for store in (cpu, tiered):
+        store.update(store.prepare(torch.tensor([3, 8, 17, 3]), train=True), grads, RowStep(rule=RULE, lr=0.1, step=1))
+        store.erase(torch.tensor([8, 1]))
+        store.load(torch.tensor([2, 19]), torch.ones(2, 6), {"sum": torch.ones(2, 6)})
+    same(tiered, cpu)
+    assert torch.equal(tiered.lookup(torch.tensor([19, 3])), tiered.read(torch.tensor([19, 3])).rows.to(DEVICE))
+    assert tiered.clock == cpu.clock == 1
+    for store in (cpu, tiered):
+        store.clear()
+    same(tiered, cpu)
+
+
+def test_copies_snapshots_and_captures_have_rows_state_and_clock():
+    cpu, tiered = made()
+    cpu.update(cpu.prepare(torch.arange(20), train=True), torch.randn(20, 6), RowStep(rule=RULE, lr=0.1, step=1))
+    tiered.restore(cpu.snapshot())
+    for again in (tiered, copy.deepcopy(tiered), pickle.loads(pickle.dumps(tiered))):
+        same(again, cpu)
+        assert (again.clock, again.rule, len(again)) == (1, RULE, 20)
+
+
+@pytest.mark.parametrize("change", ["nothing", "moves", "clears"])
+def test_a_capture_has_the_rows_of_its_moment_whatever_comes_then(change):
+    cpu, tiered = made()
+    for store in (cpu, tiered):
+        store.load(torch.tensor([19]), torch.ones(1, 6), {"sum": torch.ones(1, 6)})
+    with tiered.capture() as held:
+        chunks = held.chunks(7)
+        found = [next(chunks)]
+        assert held.host_bytes == 13 * 48
+        if change == "moves":
+            tiered.admit(torch.tensor([19, 18, 0], device=DEVICE))
+        elif change == "clears":
+            tiered.clear()
+        assert (held.host_bytes > 0) == (change == "nothing")
+        found += chunks
+    assert torch.equal(torch.cat([part.rows for part in found]), cpu.weight)
+    assert torch.equal(torch.cat([part.state["sum"] for part in found]), cpu.state("sum"))
+    assert torch.equal(torch.cat([part.ids for part in found]), torch.arange(20))
+
+
+def test_figures_tell_what_moved_and_what_is_held():
+    _, tiered = made()
+    assert tiered.counters() == {"nan_rows": 0, "ids": 2, "cold_ids": 0, "moved_rows": 0, "bytes_each_way": 0}
+    slots, _ = tiered.admit(torch.tensor([9, 9, 0], device=DEVICE))
+    assert len(slots) == 3
+    assert tiered.counters() == {"nan_rows": 0, "ids": 5, "cold_ids": 2, "moved_rows": 1, "bytes_each_way": 48}
+    held = tiered.memory()
+    assert (held["rows"], held["state"], held["index"]) == (480, 480, 20 * 4 + 4 * 8)
+
+
+def test_a_state_dict_has_all_rows_and_loading_one_leaves_the_state():
+    cpu, tiered = made()
+    found: dict = {}
+    state.save(tiered, "", found)
+    assert torch.equal(found["item.weight"], cpu.weight)
+    tiered.load(torch.tensor([2, 19]), torch.ones(2, 6), {"sum": torch.ones(2, 6)})
+    rows = torch.randn(20, 6)
+    state.load(tiered, {"weight": rows})
+    assert torch.equal(tiered.snapshot().data.rows, rows)
+    assert torch.equal(tiered.read(torch.tensor([19, 0])).state["sum"], torch.tensor([[1.0], [0.5]]).expand(2, 6))
+
+
+def test_rows_in_two_tiers_are_no_tensor():
+    _, tiered = made()
+    with pytest.raises(TypeError, match=r"in two tiers; read\(ids\)"):
+        _ = tiered.weight

@@ -1,0 +1,273 @@
+"""Slots on the device beside the native table of the host: the same rows come and go, and the same is counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+pytest.importorskip("triton", reason="GPU kernels need triton")
+
+from hybridrec.data.hashing import xxh64
+from hybridrec.embedding import LFU, LRU, TTL, MinCount, Probability, Table
+from hybridrec.embedding.hash_store import HashStore, policy_of
+from hybridrec.embedding.store import WHOLE
+from hybridrec.ops.hash_index import reference
+from hybridrec.ops.hash_index.spans import Spans, of_counts
+from hybridrec.ops.hash_rows import triton_wanted
+from hybridrec.ops.hash_rows.lines import of
+from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy
+from hybridrec.types.id_block import NO_ID
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+
+pytestmark = needs_gpu
+
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+def policy(table: Table) -> Policy:
+    capacity, kind, steps, probability, count = policy_of(table, WHOLE)
+    return Policy(capacity, kind, steps or FOREVER, probability, count, xxh64(table.name, 0))
+
+
+class Both:
+    """Dynamic tables on the device, prepared together, and each on the host."""
+
+    def __init__(self, *tables: Table) -> None:
+        self.rows = HashRows([policy(table) for table in tables], DEVICE)
+        self.stores = [HashStore(table) for table in tables]
+
+    def train(self, *ids: list[int], end: bool = True) -> bool:
+        """A training lookup of the ids of each table; whether there was room in all tables."""
+        spans = self.spans(ids)
+        slots = self.rows.prepare(there([id for mine in ids for id in mine]), spans)
+        faults = self.rows.standing[:, of.FAULTS].tolist()
+        self.rows.standing[:, of.FAULTS] = 0
+        for number, (store, mine) in enumerate(zip(self.stores, ids, strict=True)):
+            if faults[number]:
+                needed, unpinned = self.rows.standing[number, [of.LACKED, of.SPARED]].tolist()
+                with pytest.raises(ValueError, match=f"{needed} more are needed, but only {unpinned} may"):
+                    store.prepare(torch.tensor(mine), train=True)
+            else:
+                store.prepare(torch.tensor(mine, dtype=torch.int64), train=True)
+            if end:
+                store.advance()
+        if end:
+            self.rows.advance()
+        self.check(slots.cpu(), ids, faults)
+        return not any(faults)
+
+    def spans(self, ids: tuple[list[int], ...]) -> Spans:
+        return of_counts([len(mine) for mine in ids], list(range(len(ids))), DEVICE, ids=64)
+
+    def check(self, slots: Tensor, ids: tuple[list[int], ...], faults: list[int]) -> None:
+        for number, (store, mine, of_ids) in enumerate(
+            zip(self.stores, ids, slots.split([len(mine) for mine in ids]), strict=True)
+        ):
+            table = self.rows.tables[number]
+            with store.capture() as now:
+                parts = list(now.chunks())
+            known = torch.cat([part.ids for part in parts]).tolist()  # expired ones too
+            held = reference.entries(table.index)
+            assert sorted(held) == sorted(known)
+            assert {id: int(table.ids[slot]) for id, slot in held.items()} == {id: id for id in known}
+            touched = torch.cat([part.touched for part in parts if part.touched is not None]).tolist()
+            assert {id: int(table.touched[held[id]]) for id in known} == dict(zip(known, touched, strict=True))
+            if store.counted:
+                counts = torch.cat([part.counts for part in parts if part.counts is not None]).tolist()
+                assert {id: int(table.counts[held[id]]) for id in known} == dict(zip(known, counts, strict=True))
+            counters = self.rows.counters(number)
+            assert counters == {name: store.counters()[name] for name in counters}
+            assert int(self.rows.standing[number, of.SIZE]) == len(held)
+            free = table.free[: table.policy.capacity - len(held)].tolist()
+            assert sorted([*free, *held.values()]) == list(range(table.policy.capacity))
+            assert int((table.touched == -1).sum()) == len(free)
+            if (sketch := store.sketch()) is not None:
+                assert torch.equal(table.sketch.cpu(), sketch.view(-1).int())
+            if not faults[number]:
+                assert all(slot == NO_ID or held[id] == slot for id, slot in zip(mine, of_ids.tolist(), strict=True))
+        assert int(self.rows.lacking) == 0
+
+
+def there(numbers: list[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=DEVICE)
+
+
+def table(capacity: int = 10, name: str = "user", **options: object) -> Table:
+    return Table(name, 2, capacity=capacity, **options)  # pyright: ignore[reportArgumentType]
+
+
+EVICTIONS = [LRU(), LFU(), TTL(2), None]
+ADMISSIONS = [None, Probability(0.5), MinCount(3)]
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS, ids=str)
+@pytest.mark.parametrize("eviction", EVICTIONS, ids=str)
+def test_the_same_rows_come_and_go_as_on_the_host(eviction: object, admission: object) -> None:
+    both = Both(table(8, eviction=eviction, admission=admission))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(6):
+        ids = torch.randint(0, 16, (12,), generator=generator)
+        both.train([[LEAST, MOST, -1][id] if id < 3 else int(id) for id in ids.tolist()])
+
+
+def test_tables_of_a_batch_do_not_touch_each_other() -> None:
+    both = Both(table(6), table(90, "item", eviction=LFU(), admission=MinCount(2)), table(5, "ad", eviction=None))
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(4):
+        ids = [torch.randint(0, n, (m,), generator=generator).tolist() for n, m in ((9, 5), (100, 130), (9, 4))]
+        both.train(*ids)
+
+
+def test_a_table_that_is_full_makes_room_by_a_64th_and_the_lower_id_goes_first() -> None:
+    both = Both(table(128))
+    both.train(list(range(0, -128, -1)))
+    both.train([5])
+    assert sorted(reference.entries(both.rows.tables[0].index)) == [*range(-125, 1), 5]
+
+
+def test_rows_of_this_step_stay_and_too_many_are_a_fault_that_changes_nothing() -> None:
+    both = Both(table(3, eviction=TTL(1)))
+    assert both.train([1, 2])
+    assert both.train([3], end=False)
+    assert both.train([4], end=False)  # 1 goes for it
+    assert not both.train([5, 6])
+    assert both.train([5, 6])
+
+
+def test_an_expired_row_stays_expired_where_too_many_are_wanted() -> None:
+    both = Both(table(2, eviction=TTL(1)))
+    both.train([1, 2])
+    both.train([])
+    both.train([])
+    assert not both.train([1, 7, 8])
+    assert both.train([2])
+    assert both.rows.find(there([1, 2]), both.spans(([1, 2],)))[0] == NO_ID
+
+
+def test_a_full_table_without_eviction_takes_those_who_came_first() -> None:
+    both = Both(table(3, eviction=None))
+    both.train([9])
+    both.train([7, 9, 5, 7, 6, 5])
+    assert sorted(reference.entries(both.rows.tables[0].index)) == [5, 7, 9]
+
+
+def test_features_of_one_table_are_taken_one_after_the_other() -> None:
+    rows = HashRows([Policy(4, "none"), Policy(9)], DEVICE)
+    values, spans = there([5, 6, 5, 1, 6, 7, 8, 9]), of_counts([3, 1, 4], [0, 1, 0], DEVICE, ids=64)
+    slots = rows.prepare(values, spans).tolist()
+    assert slots == [0, 1, 0, 0, 1, 2, 3, NO_ID]
+    assert rows.find(values, spans).tolist() == slots
+
+
+def test_reading_changes_nothing_and_an_expired_row_is_missing() -> None:
+    both = Both(table(4, eviction=TTL(2)))
+    both.train([1])
+    both.train([2])
+    both.train([3])
+    parts = both.rows.standing, both.rows.tables[0].touched, both.rows.tables[0].index
+    before = [part.clone() for part in parts]
+    found = both.rows.find(there([1, 2, 3, 9, NO_ID]), both.spans(([0] * 5,))).tolist()
+    assert [slot >= 0 for slot in found] == [False, True, True, False, False]
+    assert all(torch.equal(was, now) for was, now in zip(before, parts, strict=True))
+
+
+def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
+    rows = HashRows([Policy(4)], DEVICE)
+    assert rows.prepare(there([NO_ID, 3, NO_ID]), of_counts([3], [0], DEVICE, ids=64)).tolist() == [NO_ID, 0, NO_ID]
+    assert rows.counters(0) == {"hits": 0, "misses": 1, "inserted": 1, "refused": 0, "evicted": 0, "expired": 0}
+
+
+def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None:
+    rows = HashRows([Policy(3, probability=0.0)], DEVICE)
+    ids, spans = there([4, -4]), of_counts([2], [0], DEVICE, ids=64)
+    assert rows.prepare(ids, spans).tolist() == [NO_ID, NO_ID]
+    assert rows.prepare(ids, spans, force=True).tolist() == [0, 1]
+    assert rows.counters(0) == {"hits": 0, "misses": 2, "inserted": 2, "refused": 2, "evicted": 0, "expired": 0}
+
+
+@pytest.mark.parametrize(("eviction", "evict"), [("none", True), ("lru", False)])
+def test_a_full_table_that_cannot_evict_takes_in_nobody_and_says_so(eviction: str, evict: bool) -> None:
+    rows = HashRows([Policy(2, eviction)], DEVICE)
+    rows.prepare(there([1, 2]), of_counts([2], [0], DEVICE, ids=64))
+    rows.advance()
+    slots = rows.prepare(there([1, 3]), of_counts([2], [0], DEVICE, ids=64), force=True, evict=evict)
+    assert slots.tolist() == [0, NO_ID]
+    assert rows.standing[0, [of.FAULTS, of.LACKED, of.SPARED, of.SIZE]].tolist() == [1, 1, 0, 2]
+    assert reference.entries(rows.tables[0].index) == {1: 0, 2: 1}
+
+
+def test_batches_of_other_sizes_may_follow_each_other() -> None:
+    both = Both(table(200, admission=MinCount(2)))
+    for first, last in ((0, 5), (0, 90), (3, 8), (60, 170), (0, 0), (165, 171)):
+        both.train(list(range(first, last)))
+
+
+def test_slots_of_ids_that_are_erased_are_given_again() -> None:
+    both = Both(table(3))
+    both.train([1, 2, 3])
+    both.rows.erase(0, there([2, 99, 1]))
+    both.stores[0].erase(torch.tensor([2, 99, 1]))
+    both.train([7, 8])
+    both.train([3, 7])
+
+
+def test_counters_of_ids_that_share_them_are_never_too_low() -> None:
+    rows = HashRows([Policy(4, min_count=3)], DEVICE)
+    sketch = rows.tables[0].sketch.view(4, -1)
+    ids = list(range(50))
+    for times in (1, 2):
+        rows.prepare(there(ids), of_counts([50], [0], DEVICE, ids=64))
+        rows.advance()
+        assert int(sketch.max()) == times
+        assert int((sketch > 0).sum(1).min()) > 40
+
+
+def test_ids_that_come_many_at_a_time_race_for_nothing() -> None:
+    """On a card thousands of programs want the same few ids, claim the same buckets, and evict beside each other."""
+    few, many, steps = (30, 90, 3) if INTERPRETED else (50_000, 400_000, 6)
+    both = Both(
+        table(few), table(few // 3, "item", eviction=LFU(), admission=MinCount(2)), table(few, "ad", eviction=None)
+    )
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(steps):
+        draws = torch.rand(3, many, generator=generator).pow(4) * torch.tensor([[few * 0.9], [few * 0.3], [few * 2]])
+        both.train(*[(mine.long() * 2**33 - 2**40).tolist() for mine in draws])
+
+
+def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> None:
+    values, spans = there([7, 5, 9, 5]), of_counts([4], [0], DEVICE, ids=64)
+    rows, later = torch.full_like(values, of.MISSING), 3
+    words = torch.full((256,), of.EMPTY, device=DEVICE)
+    words[reference.hash_id(5) % 256] = later  # as if its last occurrence had been quicker
+    times, places = torch.zeros(256, dtype=torch.int32, device=DEVICE), torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    lines = HashRows([Policy(9)], DEVICE).indexes
+    triton_wanted.want[spans.grid(256)](values, *spans[:2], lines, rows, words, times, places, 256, **spans.kind(256))
+    assert words[places.long()].tolist() == [0, 1, 2, 1]
+    assert times[places.long()].tolist() == [1, 2, 1, 2]
+
+
+def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
+    few, many, steps = (20, 60, 3) if INTERPRETED else (20_000, 300_000, 6)
+    pair = [HashRows([Policy(few, "lfu")], DEVICE) for _ in range(2)]
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(steps):
+        ids = (torch.rand(many, generator=generator).pow(6) * few * 2).long().to(DEVICE)
+        spans = of_counts([many], [0], DEVICE, ids=64 if INTERPRETED else 512)
+        first, second = (rows.prepare(ids, spans) for rows in pair)
+        assert torch.equal(first, second)
+        for rows in pair:
+            rows.advance()
+    assert all(int(rows.standing[0, of.EVICTED]) > 0 for rows in pair)
+
+
+@settings(max_examples=8 if INTERPRETED else 200)
+@given(st.data())
+def test_whatever_comes_the_device_does_what_the_host_does(data: st.DataObject) -> None:
+    eviction, admission = data.draw(st.sampled_from(EVICTIONS)), data.draw(st.sampled_from(ADMISSIONS))
+    both = Both(table(data.draw(st.integers(1, 6)), eviction=eviction, admission=admission))
+    ids = st.one_of(st.integers(-4, 4), st.sampled_from([LEAST, MOST, 2**32, -(2**32)]))
+    for _ in range(data.draw(st.integers(1, 5))):
+        both.train(data.draw(st.lists(ids, max_size=12)), end=data.draw(st.booleans()))
