@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import isqrt
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.store import Capture, RowData, Slots
 from hybridrec.optim.rule import RowRule
 from hybridrec.server.declared import declaration_of
+from hybridrec.server.placement import owners
 from hybridrec.server.remote_rows import RemoteCapture
 from hybridrec.server.remote_store import RemoteStore, numbered
 
@@ -63,6 +65,8 @@ class RemoteFixedStore(RemoteStore):
 
     def kept(self, data: RowData) -> RowData:
         """Those that differ from their initial values, or have state that does."""
+        if not len(data.ids):
+            return data
         fresh = self.initial(data.ids, self.rule)
         differs = (_bits(data.rows.to(self.dtype)) != _bits(fresh.rows)).any(1)
         for name, values in data.state.items():
@@ -77,29 +81,48 @@ class RemoteFixedStore(RemoteStore):
 
     def capture(self) -> Capture:
         self.settle()
-        return FixedCapture(self)
+        return FixedCapture(self, range(self.servers))
+
+    def capture_saved(self) -> Capture:
+        self.settle()
+        return FixedCapture(self, self.mine)
 
     def counters(self) -> dict[str, int]:
         return {"nan_rows": super().counters()["nan_rows"]}
 
 
 class FixedCapture(RemoteCapture):
-    """All rows at one moment: first those that servers hold, then the others in order of id."""
+    """All rows of some servers at one moment: first those that they hold, then their others in order of id."""
 
-    def __init__(self, store: RemoteFixedStore) -> None:
-        super().__init__(store)
-        self._fixed, self.most = store, len(store)
+    def __init__(self, store: RemoteFixedStore, servers: Sequence[int]) -> None:
+        super().__init__(store, servers)
+        self._fixed, self._among, self.most = store, list(servers), _most(len(store), len(servers), store.servers)
 
     def chunks(self, size: int = 65536) -> Iterator[RowData]:
-        held: list[np.ndarray] = []
+        held = [np.empty(0, np.int64)]
         for part in super().chunks(size):
             held.append(part.ids.numpy())
             if len(part.ids):
                 yield part._replace(touched=None)
-        there = np.sort(np.concatenate([np.empty(0, np.int64), *held]))
-        for first in range(0, self.most, size):
-            if len(left := _left(there, first, min(first + size, self.most))):
+        there = np.sort(np.concatenate(held))
+        for first in range(0, len(self._fixed), size):
+            left = self._mine(_left(there, first, min(first + size, len(self._fixed))))
+            if len(left) or (first == 0 and not len(there)):
                 yield self._fixed.initial(torch.from_numpy(left), self.rule)
+
+    def _mine(self, ids: np.ndarray) -> np.ndarray:
+        """Those that belong to these servers."""
+        count = self._fixed.servers
+        return ids if len(self._among) == count else ids[np.isin(owners(ids, count), self._among)]
+
+
+def _most(rows: int, servers: int, of: int) -> int:
+    """The rows that some servers of all have at most: no more than twenty deviations beyond their part.
+
+    >>> _most(100, 3, 3), _most(1_000_000, 1, 4)
+    (100, 260000)
+    """
+    return min(rows, -(-rows * servers // of) + 10 * (isqrt(rows - 1) + 1)) if servers < of else rows
 
 
 def _left(there: np.ndarray, first: int, last: int) -> np.ndarray:

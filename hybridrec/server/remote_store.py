@@ -314,9 +314,7 @@ class RemoteStore(Store):
         self.rule = held.rule
         rule = None if held.rule is None else rule_to_json(held.rule)
         counts = None if held.sketch is None else held.sketch.numpy().reshape(self.servers, -1)
-        most = (
-            min(held.most, self.capacity) if self.table.dynamic else 0
-        )  # how many come of a fixed table, nobody knows
+        most = min(held.most, self.capacity) if self.table.dynamic else 0  # of a fixed table, nobody knows how many
         about = {"rule": rule, "clock": held.clock, "most": most, "sketch": counts is not None}
         each = [[] if counts is None else [counts[n]] for n in range(self.servers)]
         self._all([self._change(n, Kind.REFILL, about, each[n], together=False) for n in self.mine])

@@ -22,9 +22,11 @@ class Run:
     """A model on servers, or here, in training. Rows of `user` are let in when they have come twice."""
 
     def __init__(self, addresses: list[str]) -> None:
+        where = "server" if addresses else None
         tables = [
-            hr.Table("item", dim=4, capacity=2000),
-            hr.Table("user", dim=2, capacity=2000, eviction="lfu", admission=MinCount(2)),
+            hr.Table("item", dim=4, capacity=2000, where=where),
+            hr.Table("user", dim=2, capacity=2000, eviction="lfu", admission=MinCount(2), where=where),
+            hr.Table("shop", dim=3, rows=90, where=where),
         ]
         emb = hr.EmbeddingCollection(tables, seed=5)
         self.model: Any = hr.shard(emb, servers=addresses) if addresses else emb
@@ -34,7 +36,7 @@ class Run:
         team = ranks()
         for step in range(steps):
             draw = torch.Generator().manual_seed(100 * step + (0 if team is None else team.rank))
-            ids = {name: torch.randint(60, (8,), generator=draw) for name in ("item", "user")}
+            ids = {name: torch.randint(60, (8,), generator=draw) for name in ("item", "user", "shop")}
             self.model(ids).flat.square().mean().backward()
             self.rows.step()
             self.rows.zero_grad()

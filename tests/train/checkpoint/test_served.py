@@ -42,7 +42,7 @@ def two(tmp_path_factory) -> tuple[Path, dict[str, Any]]:
 
 def test_each_rank_writes_the_rows_of_its_servers(two):
     manifest = read_manifest(two[0])
-    for name in ("item", "user"):
+    for name in ("item", "user", "shop"):
         parts = sorted(manifest.tables[name].parts, key=lambda part: part.rank)
         assert [(part.rank, part.share.index, part.share.count, part.share.servers) for part in parts] == [
             (0, 0, 2, 5),
@@ -57,7 +57,7 @@ def test_any_number_of_trainers_and_servers_loads_it(two, trainers, count):
     path, held = two
     with ExitStack() as open_:
         found = pool(trainers).run(f"{JOBS}:loaded", addresses=servers(open_, count), path=str(path))
-    for name in ("item", "user"):
+    for name in ("item", "user", "shop"):
         assert found[0][name] == held[name]
     if count == 5:
         assert found[0]["user counts"] == held["user counts"], "each server goes on with the counts that it had"
@@ -66,7 +66,9 @@ def test_any_number_of_trainers_and_servers_loads_it(two, trainers, count):
 def test_a_process_without_servers_loads_it(two):
     path, held = two
     found = served_run.loaded([], str(path))
-    assert {name: found[name] for name in ("item", "user")} == {name: held[name] for name in ("item", "user")}
+    assert {name: found[name] for name in ("item", "user", "shop")} == {
+        name: held[name] for name in ("item", "user", "shop")
+    }
 
 
 @pytest.mark.slow
