@@ -46,7 +46,7 @@ class StoreFigures(NamedTuple):
 
     rows: int  # that hold an id
     bytes: float  # allocated
-    counters: Mapping[str, int]
+    counters: Mapping[str, int]  # of a dynamic table
 
 
 class RowData(NamedTuple):
@@ -343,7 +343,9 @@ class Store(ABC):
 
     def ask_figures(self) -> Callable[[], StoreFigures]:
         """What gives its figures; where rows are elsewhere, they are on their way by then: ask all stores first."""
-        return lambda: StoreFigures(len(self), self.memory().get("allocated", 0), self.counters())
+        # Fixed tables count nothing that a run records, and a GPU that is asked would have to be waited for.
+        counters = self.counters if self.table.dynamic else dict[str, int]
+        return lambda: StoreFigures(len(self), self.memory().get("allocated", 0), counters())
 
     def __bool__(self) -> bool:
         return True  # a store without rows is still a store

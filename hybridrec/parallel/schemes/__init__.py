@@ -25,6 +25,6 @@ def scheme_of(placement: Placement) -> Scheme:
     >>> from hybridrec.embedding import Table
     >>> item, placement = Table("item", dim=6, rows=10), Placement("item", "column", (0, 2), columns=(4, 2))
     >>> scheme_of(placement).share(item, placement, rank=2)
-    Share(index=0, count=1, column=4, width=2, empty=False, saves=True)
+    Share(index=0, count=1, column=4, width=2, empty=False, saves=True, servers=0)
     """
     return _SCHEMES[placement.scheme]

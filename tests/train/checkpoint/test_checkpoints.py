@@ -356,14 +356,14 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning_and_never_removed(ho
 def test_a_newer_format_is_an_error_and_never_removed(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path, keep=1)
     with monkeypatch.context() as patch:
-        patch.setattr(manifests, "VERSION", 3)
-        patch.setattr(manifest_body, "VERSION", 3)
+        patch.setattr(manifests, "VERSION", 4)
+        patch.setattr(manifest_body, "VERSION", 4)
         checkpoints.save(linear(1), 1, wait=True)
     checkpoints.save(linear(2), 2, wait=True)
     checkpoints.save(linear(3), 3, wait=True)
     for ask in (checkpoints.all, checkpoints.latest, checkpoints.best):
         with pytest.raises(
-            CheckpointError, match="step-000000001 has format version 3, and this hybridrec reads up to 2"
+            CheckpointError, match="step-000000001 has format version 4, and this hybridrec reads up to 3"
         ):
             ask()
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000001", "step-000000003"]
