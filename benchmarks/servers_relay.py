@@ -35,6 +35,7 @@ class Pipe:
             fcntl.fcntl(self.into, F_SETPIPE_SZ, PIECE)
 
     def close(self) -> None:
+        """Give it back, with what waits in it."""
         os.close(self.out)
         os.close(self.into)
 
@@ -50,10 +51,11 @@ class Piece(NamedTuple):
 class Flow:
     """One direction of a connection."""
 
-    def __init__(self, source: socket.socket, target: socket.socket) -> None:
+    def __init__(self, source: socket.socket, target: socket.socket, spare: list[Pipe]) -> None:
+        """Empty pipes are in `spare`, for all flows, so that there are no more of them than pieces wait at once."""
         self.source, self.target = source, target
         self.late: deque[Piece] = deque()
-        self._spare: list[Pipe] = []
+        self._spare = spare
         self.open, self.blocked, self.ended = True, False, False
 
     @property
@@ -98,7 +100,7 @@ class Flow:
         self.open, self.ended = False, True
         with suppress(OSError):  # the other side was first
             self.target.shutdown(socket.SHUT_WR)
-        for pipe in (last.pipe, *self._spare, *(piece.pipe for piece in self.late)):
+        for pipe in (last.pipe, *(piece.pipe for piece in self.late)):
             pipe.close()
         self.late.clear()
 
@@ -108,6 +110,7 @@ def relay(seconds: float, targets: list[int]) -> None:
     listeners = {socket.create_server(("127.0.0.1", 0)): target for target in targets}
     print(*(listener.getsockname()[1] for listener in listeners), flush=True)
     flows: list[Flow] = []
+    spare: list[Pipe] = []
     while True:
         now = time.perf_counter()
         for flow in flows:
@@ -122,17 +125,17 @@ def relay(seconds: float, targets: list[int]) -> None:
             if each in coming:
                 coming[each].read(seconds)
             elif each in listeners:
-                flows += _connected(each.accept()[0], listeners[each])
+                flows += _connected(each.accept()[0], listeners[each], spare)
             else:
                 return
 
 
-def _connected(one: socket.socket, target: int) -> list[Flow]:
+def _connected(one: socket.socket, target: int, spare: list[Pipe]) -> list[Flow]:
     other = socket.create_connection(("127.0.0.1", target))
     for each in (one, other):
         each.setblocking(False)
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return [Flow(one, other), Flow(other, one)]
+    return [Flow(one, other, spare), Flow(other, one, spare)]
 
 
 if __name__ == "__main__":
