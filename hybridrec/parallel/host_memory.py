@@ -9,7 +9,8 @@ from __future__ import annotations
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -24,10 +25,34 @@ CHANNELS = ("ids", "vectors", "layers")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+class Breach:
+    """What first went wrong between ranks. All that comes after it fails with it: a message that was waited for in vain
+    leaves ranks at different places, and what the next ones would say of that is not the cause."""
+
+    def __init__(self) -> None:
+        self._first: RuntimeError | None = None
+
+    def refuse(self) -> None:
+        """Raise if something has gone wrong."""
+        if self._first is not None:
+            raise RuntimeError(str(self._first)) from self._first
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Within it, an error is the first one, or comes after it."""
+        self.refuse()
+        try:
+            yield
+        except RuntimeError as error:
+            self._first = self._first or error
+            self.refuse()
+
+
 class Coming:
     """A message of all ranks; `wait` copies it to where it is wanted."""
 
-    def __init__(self, memory: Any, channel: int, number: int, received: Tensor, of: list[int]) -> None:
+    def __init__(self, memory: Any, channel: int, number: int, received: Tensor, of: list[int], breach: Breach) -> None:
+        self._breach = breach
         self._take: Callable[[], None] | None = partial(_take, memory, channel, number, received, of)
         self._ready = partial(memory.ready, channel, number)
         self._lock = threading.Lock()
@@ -49,7 +74,8 @@ class Coming:
 
     def _take_once(self) -> None:
         if self._take is not None:
-            self._take()
+            with self._breach.noted():
+                self._take()
             self._take = None
 
 
@@ -61,7 +87,7 @@ class HostMemory:
     """Messages of several channels; each may be used by a thread of its own."""
 
     def __init__(self, memory: Any, rank: int) -> None:
-        self._memory, self._rank = memory, rank
+        self._memory, self._rank, self._breach = memory, rank, Breach()
         self._open: dict[str, deque[Coming]] = {channel: deque() for channel in CHANNELS}
 
     def send(
@@ -72,6 +98,7 @@ class HostMemory:
 
         What came before and nobody has asked for yet is taken now, so that its sender can use the memory again.
         """
+        self._breach.refuse()
         self._take_what_is_here(channel)
         message, line = message.contiguous(), prod(message.shape[1:]) * message.element_size()  # bytes
         place = CHANNELS.index(channel)
@@ -79,7 +106,7 @@ class HostMemory:
         if to_itself:
             here, there, own = sum(of[: self._rank]), sum(to[: self._rank]), to[self._rank]
             received[here : here + own] = message[there : there + own]
-        coming = Coming(self._memory, place, number, received, [lines * line for lines in of])
+        coming = Coming(self._memory, place, number, received, [lines * line for lines in of], self._breach)
         self._open[channel].append(coming)
         return coming
 

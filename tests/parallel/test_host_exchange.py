@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybridrec.parallel.exchange import Exchange
-from hybridrec.parallel.host_memory import host_memory
+from hybridrec.parallel.host_memory import HostMemory, host_memory
 from hybridrec.parallel.ranks import Ranks
 from tests.parallel import standard
 from tests.parallel.equality import compare
@@ -53,6 +53,35 @@ def test_few_numbers_add_up_alike_on_all_ranks_and_many_are_for_torch(world: int
         assert all(torch.equal(each, found[0]) for each in found)
     assert [found[-1] for found in of_ranks] == [None] * world
     assert pool(world).run(f"{JOBS}:sums", shared=False) == [[None] * 21] * world
+
+
+class Silent:
+    """Memory of ranks, one of which never answers; what the others say afterwards is out of step."""
+
+    def __init__(self) -> None:
+        self.posted = 0
+
+    def post(self, channel: int, address: int, sizes: list[int]) -> int:
+        self.posted += 1
+        return self.posted
+
+    def ready(self, channel: int, number: int) -> bool:
+        return False
+
+    def take(self, channel: int, number: int, address: int, sizes: list[int]) -> None:
+        raise RuntimeError("timed out waiting" if number == 1 else "sent 144 bytes where 32 are expected")
+
+
+def test_after_a_message_that_never_came_all_say_so_and_nothing_is_sent() -> None:
+    silent = Silent()
+    memory, numbers = HostMemory(silent, 0), torch.zeros(2)
+    first, second = (memory.send(each, numbers, [0, 2], numbers, [0, 2], False) for each in ("ids", "vectors"))
+    for late in (first, second, first):
+        with pytest.raises(RuntimeError, match="timed out waiting"):
+            late.wait()
+    with pytest.raises(RuntimeError, match="timed out waiting"):
+        memory.send("ids", numbers, [0, 2], numbers, [0, 2], False)
+    assert silent.posted == 2
 
 
 def test_messages_that_wait_for_a_step_do_not_hold_up_those_after_them() -> None:
