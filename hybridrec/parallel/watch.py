@@ -69,6 +69,8 @@ class Watch:
         if sys.excepthook == self._uncaught:
             sys.excepthook = self._before
         self._thread.join(timeout=4 * BEAT)
+        if self._thread.is_alive():  # it waits for the store; if Python ended meanwhile, torch would abort the process
+            atexit.register(self._thread.join, self.timeout)
         if self._answers() and not self._thread.is_alive():
             self._quietly(self._sign)
             if self.rank == 0:  # it may keep the store: the others see this sign first
@@ -82,6 +84,7 @@ class Watch:
             sys.stdout.flush()
             sys.stderr.flush()
             self._end(1)
+        self._thread.join(self.timeout)  # what `close` registers now, nobody calls any more
 
     # -- what this rank says ----------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -133,6 +135,39 @@ def test_whoever_keeps_the_store_may_leave_when_done_but_not_before(watched):
     wait_for(lambda: other.failure)
     assert "rank 0 died or left" in other.failure
     wait_for(lambda: not one._answers())
+
+
+ENDS_WHILE_ITS_WATCH_WAITS = """
+import sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+from hybridrec.parallel import watch
+
+class Slow:
+    def __init__(self):
+        self.store, self.asked = TCPStore("127.0.0.1", 0, 1, True), False
+    def multi_get(self, keys):
+        self.asked = True
+        self.store.wait(["never"], timedelta(seconds=0.4))
+    def set(self, key, value):
+        self.store.set(key, value)
+
+watch.BEAT = 0.01
+store = Slow()
+made = watch.Watch(1, 2, store, 60.0)
+made.start()
+while not store.asked:
+    pass
+if sys.argv[1] == "closed":
+    made.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["closed", "left"])
+def test_a_program_may_end_while_its_watch_waits_for_the_store(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS_WHILE_ITS_WATCH_WAITS, how], capture_output=True, text=True)
+    assert "terminate called" not in done.stderr
+    assert done.returncode in (0, 1)  # 1 where it says that rank 0 cannot be reached
 
 
 def test_errors_of_connections_are_known_by_their_words():
