@@ -19,7 +19,22 @@ from parallel_figures import ONCE, PARTS, figures, kinds, lines
 from parallel_runs import Runner, said
 from parallel_workload import Task
 from peers.environment import Absent
-from question import Options, about, add_cache, add_parts, add_peers, keep, note, options_of, parsed, picture, tell
+from question import (
+    PARTLY,
+    Options,
+    about,
+    add_cache,
+    add_parts,
+    add_peers,
+    keep,
+    note,
+    options_of,
+    parsed,
+    picture,
+    tell,
+    today,
+    with_before,
+)
 from turns import Passes, take_turns
 
 QUICK = {"tables": 5, "rows": 1_000, "batch": 256, "passes": 1, "warm": 2, "steps": 3, "stretches": 1}
@@ -94,7 +109,7 @@ def problems(answer: dict[str, Any]) -> list[str]:
 
 
 def arguments() -> Options:
-    parser = options_of(__doc__)
+    parser = options_of(__doc__, PARTLY)
     add_parts(parser, PARTS)
     parser.add_argument("--quick", action="store_true", help="small tables and one short pass: figures mean nothing")
     parser.add_argument("--tables", type=int, default=26)
@@ -113,8 +128,9 @@ def main() -> None:
     args = arguments()
     answer = measure(args)
     if args.save and answer["correct"]["passed"]:
-        keep(answer, f"parallel-{answer['date']}")
-        picture(answer, "parallel_plot", "parallel")
+        merged = with_before(answer, f"parallel-{today()}", ["parts", "by_median", "samples_per_s"])
+        keep(merged, f"parallel-{today()}")
+        picture(merged, "parallel_plot", "parallel")
     tell(answer, args, lines, problems(answer))
 
 

@@ -29,6 +29,9 @@ Options = argparse.Namespace
 # -- options ---------------------------------------------------------------------------------------------------
 
 
+PARTLY = "keep the answer in results/, with what other parts answered on that day, and its picture"
+
+
 def options_of(about: str | None, saves: str = "keep the answer in results/ and its picture in docs/") -> Parser:
     """The options that every question has; `about` is its docstring."""
     parser = Parser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,6 +129,13 @@ def kept_before(name: str, folder: Path = RESULTS) -> dict[str, Any]:
     """What an earlier run of the day kept under this name; nothing where there was none."""
     file = folder / f"{name}.json"
     return json.loads(file.read_text()) if file.exists() else {}
+
+
+def with_before(answer: dict[str, Any], name: str, divided: Sequence[str], folder: Path = RESULTS) -> dict[str, Any]:
+    """The answer with what other parts said in earlier runs of the day; `divided` are keys with a value for each."""
+    before = kept_before(name, folder)
+    joined = {key: {**before.get(key, {}), **answer[key]} for key in divided if key in answer}
+    return {**before, **answer, **joined}
 
 
 def picture(answer: dict[str, Any], module: str, name: str) -> None:

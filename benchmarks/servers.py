@@ -14,18 +14,19 @@ from collections.abc import Callable
 from typing import Any
 
 from question import (
+    PARTLY,
     Options,
     about,
     add_cache,
     add_parts,
     keep,
-    kept_before,
     note,
     options_of,
     parsed,
     picture,
     tell,
     today,
+    with_before,
 )
 
 WITH = {  # the options that a part runs with, and tells
@@ -103,9 +104,7 @@ def lines(answer: dict[str, Any]) -> str:
 
 
 def arguments() -> Options:
-    parser = options_of(
-        __doc__, "keep the answer in results/, with what other parts answered on that day, and its picture"
-    )
+    parser = options_of(__doc__, PARTLY)
     add_parts(parser, PARTS)
     parser.add_argument("--quick", action="store_true", help="one short pass each: figures mean nothing")
     parser.add_argument("--passes", type=int, default=8, help="of training, each kind in turn")
@@ -126,8 +125,7 @@ def main() -> None:
     args = arguments()
     answer = measure(args)
     if args.save:
-        before = kept_before(f"servers-{today()}")
-        merged = {**before, **answer, "parts": {**before.get("parts", {}), **answer["parts"]}}
+        merged = with_before(answer, f"servers-{today()}", ["parts"])
         keep(merged, f"servers-{today()}")
         picture(merged, "servers_plot", "servers")
     tell(answer, args, lines)

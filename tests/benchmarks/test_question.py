@@ -27,6 +27,12 @@ def test_a_later_answer_of_the_day_takes_the_place_of_the_first(question: Module
     assert question.kept_before("planner-2026-01-02", tmp_path) == {"gap": 1.25}
 
 
+def test_a_part_that_is_asked_later_joins_what_others_said(question: ModuleType, tmp_path: Path) -> None:
+    question.keep({"gap": 1.5, "load": 3, "parts": {"a": 1, "b": 2}}, "x-2026-01-02", tmp_path)
+    later = question.with_before({"load": 0, "parts": {"b": 5}}, "x-2026-01-02", ["parts", "none"], tmp_path)
+    assert later == {"gap": 1.5, "load": 0, "parts": {"a": 1, "b": 5}}
+
+
 def test_small_sizes_are_those_of_a_quick_run_unless_others_are_named(
     question: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
