@@ -9,6 +9,7 @@ import time
 from argparse import Namespace
 from contextlib import ExitStack
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ def test_pieces_wait_side_by_side_and_leave_when_they_are_due(modules: dict[str,
         here, source, target, there = map(stack.enter_context, (*socket.socketpair(), *socket.socketpair()))
         for each in (source, target, there):
             each.setblocking(False)
-        flow = modules["servers_relay"].Flow(source, target)
+        spare: list[Any] = []
+        flow = modules["servers_relay"].Flow(source, target, spare)
         before = time.perf_counter()
         for piece in (b"one", b"two"):
             here.sendall(piece)
@@ -47,9 +49,12 @@ def test_pieces_wait_side_by_side_and_leave_when_they_are_due(modules: dict[str,
         flow.write(after + 50)
         assert there.recv(9) == b"onetwo"
         assert not flow.ended
+        assert len(spare) == 2, "empty pipes are there for all flows"
         flow.write(after + 60)
         assert there.recv(9) == b""
         assert flow.ended
+        for pipe in spare:
+            pipe.close()
 
 
 def test_every_byte_comes_through_both_ways_and_so_does_the_end(modules: dict[str, ModuleType]) -> None:
