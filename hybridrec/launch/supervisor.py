@@ -15,6 +15,7 @@ from hybridrec.launch.roles import Roles, free_port
 
 STARTING = 60.0  # seconds until servers must listen
 TELLING = 5.0  # seconds for other trainers to end by themselves when one has failed
+HEEDING = 0.5  # seconds: a signal that comes just before Python begins to wait is noted when it stops waiting
 STOPPING = 30.0  # seconds for a server to stop
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -82,8 +83,10 @@ class Supervisor:
     def _take(self) -> int | None:
         """Do what the next event asks for; the exit code where all is over."""
         try:
-            event = self._events.get(timeout=None if self._trainers else STARTING)
+            event = self._events.get(timeout=HEEDING if self._trainers else STARTING)
         except queue.Empty:
+            if self._trainers:
+                return None
             silent = next(number for number in self._servers if number not in self._addresses)
             return self._give_up(f"server {silent} does not listen after {STARTING:g} s", 1)
         if isinstance(event, Signalled):
