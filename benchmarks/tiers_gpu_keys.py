@@ -27,7 +27,7 @@ def keys(args: Any, load: float, device: str) -> dict[str, float]:
     count, at = args.keys, torch.device(device)
     buckets = hash_index.buckets_for(args.rows)
     held = int(buckets * words.ENTRIES * load) - count
-    rows = HashRows([Policy(held + count)], at)
+    rows = HashRows.empty([Policy(held + count)], at)
     rows.tables[0].index = hash_index.empty(buckets, at)  # as full as is asked for, not as the capacity wants it
     rows.indexes = hash_index.lines_of([rows.tables[0].index], at)
     spans, weight = runs([count], [0], at), torch.zeros(held + count, args.dim, device=at)
@@ -90,7 +90,7 @@ def batches(args: Any, model: str, device: str) -> dict[str, float]:
     given = [sample(shape, args.batch, number, device).ids for number in range(args.batches)]
     spans = runs([args.batch * hot for _, hot in shape.features], [table for table, _ in shape.features], at)
     took = {}
-    wide = HashRows([Policy(count) for count, _ in shape.tables], at)
+    wide = HashRows.empty([Policy(count) for count, _ in shape.tables], at)
 
     def prepare(rows: HashRows, evict: bool) -> Callable[[int], None]:
         def step(number: int) -> None:
@@ -106,7 +106,7 @@ def batches(args: Any, model: str, device: str) -> dict[str, float]:
     took["known_room_asked"] = timed(prepare(wide, True), args.steps, at)
     seen = [max(size // 5, most(given, shape, table)) for table, size in enumerate(wide.standing[:, of.SIZE].tolist())]
     del wide
-    tight = HashRows([Policy(count) for count in seen], at)
+    tight = HashRows.empty([Policy(count) for count in seen], at)
     for number in range(len(given)):
         prepare(tight, True)(number)
     took["full"] = timed(prepare(tight, True), args.steps, at)

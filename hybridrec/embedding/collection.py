@@ -77,7 +77,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.device = device_of(device)
         self.room = None if room is None else whole("EmbeddingCollection", "room", room, least=0)
         if self.device.type != "cpu":
-            refuse_on_gpu(self._tables.values(), fused)
+            refuse_on_gpu(self._tables.values(), fused, many=_one_of_many())
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         if not fused:
@@ -109,9 +109,12 @@ class EmbeddingCollection(RowOwner, nn.Module):
     def make_store(self, table: Table, share: Share = WHOLE) -> Store:
         """A store for a table of this collection, or for a share of it, with initial rows."""
         if self.device.type != "cpu" and not table.on_host:
-            from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+            from hybridrec.embedding.gpu.hash_store import DeviceHashStore  # Triton comes with it
+            from hybridrec.embedding.gpu.store import DeviceStore
             from hybridrec.embedding.gpu.tiered_store import TieredStore
 
+            if table.dynamic:
+                return DeviceHashStore(table, self.seed, self.device, share)
             if table.cache is not None:
                 slots = table.cached(share.rows_of(table.fixed_rows))
                 return TieredStore(table, self.seed, self.device, slots, share)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.policies import LFU, MinCount
 from hybridrec.embedding.store import RowData, Snapshot, Store
 from hybridrec.embedding.table import Table
@@ -92,17 +91,17 @@ def save(home: Home, prefix: str, state: MutableMapping[str, Tensor]) -> None:
 
 
 def _parts(home: Home) -> dict[str, Tensor]:
-    if not isinstance(home, HashStore):
+    if not isinstance(home, Store) or not home.table.dynamic:
         if isinstance(home, Store) and not home.one_piece:
             return {"weight": home.snapshot().data.rows}
         return {"weight": weight_of(home).detach()}
-    data = home.export()
+    data, sketch = home.export(), home.sketch()  # pyright: ignore[reportAttributeAccessIssue]  (as all dynamic ones)
     parts = {
         "ids": data.ids,
         "weight": data.rows,
         "touched": data.touched,
         "counts": data.counts,
-        "sketch": home.sketch(),
+        "sketch": sketch,
     }
     given = {name: part for name, part in parts.items() if part is not None}
     return given | {"clock": torch.tensor(home.clock)}
@@ -145,7 +144,7 @@ def _dynamic_misfit(table: Table, parts: Mapping[str, Tensor], weight: Tensor) -
 
 
 def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
-    if "sketch" not in parts or not isinstance(home, HashStore):
+    if "sketch" not in parts or not isinstance(home, Store):
         return None
     found, wanted = parts["sketch"].numel(), home.memory()["sketch"]
     if found == wanted:
@@ -155,7 +154,7 @@ def _sketch_misfit(home: Home, parts: Mapping[str, Tensor]) -> str | None:
 
 def load(home: Home, parts: Mapping[str, Tensor]) -> None:
     """Take parts that fit. Optimizer state of a fixed table stays; that of a dynamic one begins anew, with its rows."""
-    if not isinstance(home, HashStore):
+    if not isinstance(home, Store) or not home.table.dynamic:
         if isinstance(home, Store) and not home.one_piece:
             for number, given in enumerate(parts["weight"].split(PART)):
                 home.overwrite(number * PART, given)  # pyright: ignore[reportAttributeAccessIssue]  (such stores have it)

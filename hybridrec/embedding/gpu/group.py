@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,16 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.columns import Columns
-from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.gpu.dynamic import DynamicTables
+from hybridrec.embedding.gpu.ground import Ground
+from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
+from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
@@ -35,15 +39,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         super().__init__(stores, trainable)
         self.sizes = sizes
         self.device = next(iter(self.stores.values())).device
-        ends = [0]
-        for store in self.stores.values():
-            ends.append(ends[-1] + len(store.there))
-        self._bases = dict(zip(self.names, ends, strict=False))
-        self._bases_there = torch.tensor(ends[:-1], device=self.device)
-        self._places = memory.allocated(
-            lambda: torch.zeros(ends[-1], dtype=torch.int32, device=self.device),
-            *("the places of rows", ", ".join(self.names), ends[-1] * memory.PLACE, self.device, memory.FEWER_ROWS),
-        )
+        dynamic = any(isinstance(store, DeviceHashStore) for store in self.stores.values())
+        self.dynamic = DynamicTables(self.stores, self.device) if dynamic else None
+        self._ground, self._ground_moves = Ground.of(self.stores, self.device), self._moved()
         self.tiered = {name: store for name, store in self.stores.items() if isinstance(store, TieredStore)}
         self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
@@ -53,8 +51,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS, dtype=torch.int64, device=self.device)
-        self._keys = [None if s.dtype == torch.float32 else (s.key, s.part) for s in self.stores.values()]
-        self._held = holding(key[1] for key in self._keys if key)
+        halves = [store for store in self.stores.values() if store.dtype != torch.float32]
+        self._held = holding([s.part for s in halves], any(isinstance(s, DeviceHashStore) for s in halves))
         self._addresses_there = torch.zeros(count, of.ADDRESSES, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
@@ -79,13 +77,24 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def __reduce__(self) -> tuple:
         return DeviceGroup, (self.stores, set(self.handles), self.sizes)
 
+    @property
+    def ground(self) -> Ground:
+        """Where rows lie now; dynamic tables get other memory when they grow."""
+        if (moves := self._moved()) != self._ground_moves:
+            if self._side is not None:
+                self._ground.places.record_stream(self._side)  # which may still be grouping
+            self._ground, self._ground_moves = Ground.of(self.stores, self.device), moves
+        return self._ground
+
+    def _moved(self) -> int:
+        return 0 if self.dynamic is None else self.dynamic.moves()
+
     def facts(self, name: str) -> TableFacts:
         """What kernels must know of a table: of a share, ids of lookups are rows of it."""
-        store = self.stores[name]
-        number = self.names.index(name)
-        rows = len(store.there)
-        hashed = store.table.out_of_range == "hash" and rows == store.table.fixed_rows
-        return TableFacts(number, store.there.data_ptr(), rows, self._bases[name], store.dim, store.dtype, hashed)
+        store, there = self.stores[name], self.ground.rows[name]
+        hashed = store.table.out_of_range == "hash" and len(there) == store.table.fixed_rows
+        of_rows = there.data_ptr(), len(there), self.ground.bases[name]
+        return TableFacts(self.names.index(name), *of_rows, store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
 
@@ -110,15 +119,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         looked.ready = self._side.record_event()
 
     def _group(self, looked: Looked) -> RowGroups:
-        ids, layout = looked.block.values, looked.layout
-        return group_rows(ids, layout, self._places, self._bases_there, looked.bag_of, looked.scales, looked.weights)
+        ids, layout, ground = looked.block.values, looked.layout, looked.ground or self.ground
+        of_bags = looked.bag_of, looked.scales, looked.weights
+        return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
 
     def take(self, looked: Looked) -> None:
         """Keep the gradients of a lookup until the step."""
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
-        read = looked.flat, *looked.sequences, looked.block.values, looked.weights
+        read = looked.flat, *looked.sequences, looked.block.values, looked.weights, looked.ids
         lent = [part for part in read if part is not None]
         self.queue(looked, (), {*pooled, *fed}, lent)
 
@@ -149,11 +159,18 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         calls = self._calls(set(steps))
         self.settle(steps)
         self._run(calls, steps, self._outcome, norm=False)
-        for name in steps:
-            self.stores[name].advance()
+        self._advance(steps)
         self._let_go(calls, set(steps))
         for store in self.tiered.values():
             store.land()
+
+    def _advance(self, names: Iterable[str]) -> None:
+        """A training step of these tables is over."""
+        for name in names:
+            if self.dynamic is None or name not in self.dynamic.stores:
+                self.stores[name].advance()
+        if self.dynamic is not None:
+            self.dynamic.advance(names)
 
     def settle(self, names: Iterable[str] | None = None) -> None:
         """Captures of these tables, or of all, must not need the device any more: its rows are about to change.
@@ -242,13 +259,21 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:
         """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""
-        lines = step_numbers(self.names, steps), step_keys(self._keys, self.names, steps)
+        lines = step_numbers(self.names, steps), step_keys(self._keys(), self.names, steps)
         there = self._numbers_there, self._keys_there
         for place, (values, to) in enumerate(zip(lines, there, strict=True)):
             if values != self._lines[place]:
                 self._send(values, to)
                 self._lines[place] = values
         return there
+
+    def _keys(self) -> list[tuple[int, Part, int] | None]:
+        """What the rounding of rows is drawn by, where they are halves."""
+        made: list[tuple[int, Part, int] | None] = []
+        for store in self.stores.values():
+            ids = store.slots.ids.data_ptr() if isinstance(store, DeviceHashStore) else 0
+            made.append(None if store.dtype == torch.float32 else (store.key, store.part, ids))
+        return made
 
     def _send(self, values: Any, to: Tensor) -> None:
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -300,4 +325,22 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         calls = [call for call in self._queue if call.left & tables]
         for call in calls:
             call.check()
+            self._drop_gone(call)
         return calls
+
+    def _drop_gone(self, call: QueuedCall) -> None:
+        """Of a lookup that is older than the last step, rows that are gone by now take no gradient."""
+        looked: Looked = call.work
+        old = [name for name, era in looked.eras.items() if name in call.left and self.stores[name].era != era]
+        if not old:
+            return
+        assert looked.ids is not None, "lookups of dynamic tables have their ids"
+        values = looked.block.values.clone()
+        for feature in looked.features:
+            if feature.table in old:
+                at = looked.block.names.index(feature.name)
+                mine = slice(looked.block.starts[at], looked.block.starts[at + 1])
+                values[mine] = self.stores[feature.table].drop_gone(looked.ids[mine], values[mine])
+        looked.block = replace(looked.block, values=values)
+        looked.eras = {name: self.stores[name].era for name in looked.eras}
+        self.prepare(looked)

@@ -6,7 +6,7 @@ While the model computes, another stream groups the ids by row, so that the step
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.columns import Columns
+from hybridrec.embedding.gpu.dynamic import Admission
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.tiers import Tiers
@@ -29,6 +30,7 @@ from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
+    from hybridrec.embedding.gpu.ground import Ground
     from hybridrec.embedding.gpu.group import DeviceGroup
     from hybridrec.embedding.gpu.tiered_store import Flight
 
@@ -53,6 +55,9 @@ class Looked:
     flat: Tensor | None = None
     sequences: tuple[Tensor | None, ...] = ()
     flights: tuple[Flight, ...] = ()  # which keep the rows of tiered tables on the device
+    ground: Ground | None = None  # the memory that it is laid out for
+    ids: Tensor | None = None  # where slots of dynamic tables have taken their places
+    eras: Mapping[str, int] = field(default_factory=dict)  # of those slots, by table
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def gradient(self) -> Tensor:
@@ -124,14 +129,20 @@ class DeviceLookup:
         self.columns, self.room = columns, room
         self.tiers = Tiers(group.tiered, features, group.gate)
         self.padded = any(feature.padding is not None for feature in features)
-        self.rows_of = {name: len(store.there) for name, store in group.stores.items()}
-        self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
+        self.admission = Admission(group, features)
+        self._take(group.ground)
         trained = any(f.table in group.handles for f in features)
         self.anchor = torch.zeros((), device=group.device, requires_grad=trained)
         self.faults = torch.full((len(features),), NO_FAULT, device=group.device)
         cuda = group.device.type == "cuda"
         self._seen = torch.full((len(features),), NO_FAULT, pin_memory=cuda)  # the faults, as they were some time ago
         self._copied: Any = None  # the event after which `_seen` can be read
+
+    def _take(self, ground: Ground) -> None:
+        """Lay blocks out for this memory from now on."""
+        self.ground = ground
+        self.rows_of = {name: len(rows) for name, rows in ground.rows.items()}
+        self.facts: list[TableFacts] = [self.group.facts(feature.table) for feature in self.features]
         self._layouts: dict[Any, Layout] = {}
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
@@ -158,6 +169,8 @@ class DeviceLookup:
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
+        if self.ground is not (ground := self.group.ground):
+            self._take(ground)
         kind = (block.names, block.starts, block.hotness, block.batch_size)
         found = self._layouts.get(kind)
         if found is None:
@@ -178,6 +191,7 @@ class DeviceLookup:
     def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
         self.tiers.watch()
+        self.admission.watch()
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)
         if torch.cuda.is_current_stream_capturing():  # what it finds is told after a replay, by `refuse`
@@ -253,13 +267,19 @@ class _Lookup(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)  # an output without a gradient touches no row
         learned, weighed = (record and part is not None and part.requires_grad for part in (anchor, weights))
+        evict = lookup.admission.make_room(block) if lookup.admission and train else False
         layout, keep = lookup.layout(block), weighed or learned
-        looked_up, ids, flights = block, block, ()
+        looked_up, ids, flights, eras = block, block, (), {}
         if layout.hashed:
             ids = block = replace(block, values=hash_outside(block.values, layout))
         if lookup.tiers:
             slots, flights = lookup.tiers.slots(looked_up, ids.values)
             block = replace(ids, values=slots)
+        if lookup.admission:
+            block = replace(ids, values=lookup.admission.slots(ids, block.values, train, evict))
+            if train:
+                lookup.admission.looked_up(learned)
+            eras = lookup.admission.eras()
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()
@@ -272,7 +292,8 @@ class _Lookup(torch.autograd.Function):
             if lookup.padded:
                 block = replace(block, values=unpadded(ids, lookup.features, block.values))
             ctx.looked = Looked(
-                block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners, flights=flights
+                *(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners),
+                **{"flights": flights, "ground": lookup.ground, "ids": ids.values if eras else None, "eras": eras},
             )
             ctx.lookup = lookup
             if train and learned:

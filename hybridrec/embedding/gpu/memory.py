@@ -15,6 +15,9 @@ from hybridrec.optim.rule import RowRule
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
 SLOT = 2 * torch.int32.itemsize  # of each row on the card, where others are on the host: whose it is, and when used
 ENTRY = torch.int32.itemsize  # of each row, where some are on the host: where it is
+KEPT = 37  # bytes of each slot of a dynamic table: id, score, its place in the index, and that among those free
+FIRST_SLOTS = 1 << 14  # of a dynamic table, before any row needs more
+MOST_SLOTS = 2**31 - 2
 MOST_NAMED = 3  # tables in a message
 FEWER_ROWS = (
     "cache= or where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or "
@@ -24,30 +27,52 @@ LESS_STATE = (
     "RowWiseAdagrad, which keeps one number per row, SGD, which keeps none, cache= or where='host' for the largest "
     "tables, or fewer rows="
 )
+FEWER_SLOTS = (
+    "a smaller capacity=, which evicts sooner, where='host' for the largest tables, rows of half the size with "
+    "dtype=torch.bfloat16, or RowWiseAdagrad, which keeps one number per row"
+)
 
 Made = TypeVar("Made")
 
 
 def table_bytes(table: Table, share: Share = WHOLE) -> int:
-    """What the rows of a fixed table, or of a share of it, take on a card, with the place that each has in a step.
+    """What the rows of a table, or of a share of it, take on a card at first, with the place that each has in a step.
+
+    A dynamic table takes more as rows come.
 
     >>> table_bytes(Table("item", dim=8, rows=100)), table_bytes(Table("item", dim=8, rows=100), Share(0, 4))
     (3600, 900)
     """
+    if table.capacity is not None:
+        return dynamic_bytes(table, min(table.capacity, FIRST_SLOTS))
     rows, size = share.rows_of(table.fixed_rows), share.dim_of(table.dim) * table.dtype.itemsize + PLACE
     return rows * size if table.cache is None else table.cached(rows) * (size + SLOT) + rows * ENTRY
 
 
-def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE) -> int:
-    """What a row optimizer keeps beside the rows of a fixed table, or of a share of it: float32, whatever they are.
+def dynamic_bytes(table: Table, slots: int, rule: RowRule | None = None) -> int:
+    """What so many slots of a dynamic table take on a card, with the state of a rule, if any.
+
+    >>> dynamic_bytes(Table("user", dim=8, capacity=10**9), slots=1000)
+    73000
+    """
+    state = state_bytes(table, rule, WHOLE, slots) if rule else 0
+    return slots * (table.dim * table.dtype.itemsize + PLACE + KEPT) + state
+
+
+def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE, rows: int | None = None) -> int:
+    """What a row optimizer keeps beside the rows of a table, or of a share of it: float32, whatever they are.
+
+    That is beside so many `rows`, by default all those of a fixed table that a card has.
 
     >>> from hybridrec.optim.rule import StateColumn
     >>> state_bytes(Table("item", dim=8, rows=100), RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),)))
     400
     """
     widths = sum(column.width(share.dim_of(table.dim)) for column in rule.state)
-    rows = share.rows_of(table.fixed_rows)
-    return (rows if table.cache is None else table.cached(rows)) * widths * torch.float32.itemsize
+    if rows is None:
+        rows = share.rows_of(table.fixed_rows)
+        rows = rows if table.cache is None else table.cached(rows)
+    return rows * widths * torch.float32.itemsize
 
 
 def free_bytes(device: torch.device) -> int | None:
@@ -71,9 +96,8 @@ dtype=torch.bfloat16, fewer rows=, or device='cpu'
     refuse("the rows", sizes, device, free, FEWER_ROWS)
 
 
-def refuse_state(wanted: Iterable[tuple[Table, Share, RowRule]], device: torch.device, free: int | None) -> None:
-    """Raise if what these rules keep beside the rows of these shares of tables cannot fit into `free` bytes."""
-    sizes = [(table.name, state_bytes(table, rule, share)) for table, share, rule in wanted]
+def refuse_state(sizes: Iterable[tuple[str, int]], device: torch.device, free: int | None) -> None:
+    """Raise if the optimizer state of tables, so many bytes each, cannot fit into `free` bytes."""
     refuse("the optimizer state", _added(sizes), device, free, LESS_STATE)
 
 

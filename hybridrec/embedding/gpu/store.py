@@ -37,7 +37,7 @@ class DeviceStore(Store):
         self.device = device
         self.key = xxh64(table.name, seed)
         self.part = Part(share.index, share.count, share.column)
-        self._count = share.rows_of(table.fixed_rows)
+        self._count = self._count_rows()
         self.there = self._make_rows()
         self.states: dict[str, Tensor] = {}
         self.moves = 0  # how often the states have got other memory
@@ -45,6 +45,10 @@ class DeviceStore(Store):
         self._clock = 0
         self._captures: list[weakref.ref[Settles]] = []  # those that read from the device
         self.clear()
+
+    def _count_rows(self) -> int:
+        """Rows that have memory at first."""
+        return self.share.rows_of(self.table.fixed_rows)
 
     def _make_rows(self) -> Tensor:
         """Memory for rows that kernels read and write."""
@@ -59,9 +63,12 @@ class DeviceStore(Store):
         shapes = {c.name: (self._count,) if c.per_row else (self._count, self.dim) for c in rule.state}
         return memory.allocated(
             lambda: {c.name: torch.full(shapes[c.name], c.fill, device=self.device) for c in rule.state},
-            *("the optimizer state", self.table.name, memory.state_bytes(self.table, rule, self.share)),
+            *("the optimizer state", self.table.name, self._state_bytes(rule)),
             *(self.device, memory.LESS_STATE),
         )
+
+    def _state_bytes(self, rule: RowRule) -> int:
+        return memory.state_bytes(self.table, rule, self.share, len(self.there))
 
     @property
     def weight(self) -> Tensor:
@@ -138,7 +145,7 @@ class DeviceStore(Store):
             here = [(s, rule) for s, rule in wanted if isinstance(s, DeviceStore) and s.device == device]
             free = memory.free_bytes(device)
             dropped = sum(values.nbytes for store, _ in here for values in store.states.values())
-            kept = [(store.table, store.share, rule) for store, rule in here]
+            kept = [(store.table.name, store._state_bytes(rule)) for store, rule in here]
             memory.refuse_state(kept, device, None if free is None else free + dropped)
 
     def attach(self, rule: RowRule) -> None:

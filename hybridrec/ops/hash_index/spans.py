@@ -36,8 +36,14 @@ def of_counts(counts: Sequence[int], tables: Sequence[int], device: torch.device
     >>> of_counts([3, 0, 700], [0, 1, 0], torch.device("cpu")).first_programs
     tensor([0, 1, 1, 3], dtype=torch.int32)
     """
+    return of_runs([0, *accumulate(counts)][:-1], counts, tables, device, ids)
+
+
+def of_runs(starts: Sequence[int], counts: Sequence[int], tables: Sequence[int], device: torch.device, ids: int) -> Spans:
+    """Runs of so many ids that start anywhere in a block; those of a table come in this order."""
     lines = torch.zeros(len(counts), of.LENGTH, dtype=torch.int64)
-    lines[:, of.START] = torch.tensor([0, *accumulate(counts)][:-1])
-    lines[:, of.COUNT], lines[:, of.TABLE] = torch.tensor(counts), torch.tensor(tables)
+    for place, numbers in ((of.START, starts), (of.COUNT, counts), (of.TABLE, tables)):
+        lines[:, place] = torch.tensor(numbers)
     firsts = [0, *accumulate(-(-count // ids) for count in counts)]
-    return Spans(lines.to(device), torch.tensor(firsts, dtype=torch.int32).to(device), firsts[-1], ids)
+    there = torch.tensor(firsts, dtype=torch.int32).to(device, non_blocking=True)
+    return Spans(lines.to(device, non_blocking=True), there, firsts[-1], ids)

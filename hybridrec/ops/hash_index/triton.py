@@ -226,10 +226,14 @@ def empty(buckets: int, device: torch.device) -> Tensor:
     return made
 
 
+def index_lines(indexes: Sequence[Tensor | None]) -> list[tuple[int, int]]:
+    """What kernels know of tables with these indexes; None for one whose ids are slots."""
+    return [(0, 0) if index is None else (index.data_ptr(), len(index)) for index in indexes]
+
+
 def lines_of(indexes: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """What kernels know of tables with these indexes, int64 [T, 2]; None for one whose ids are slots."""
-    lines = [(0, 0) if index is None else (index.data_ptr(), len(index)) for index in indexes]
-    return torch.tensor(lines, dtype=torch.int64).to(device)
+    """The same where kernels read it, int64 [T, 2]."""
+    return torch.tensor(index_lines(indexes), dtype=torch.int64).to(device)
 
 
 def find(values: Tensor, spans: Spans, tables: Tensor) -> Tensor:

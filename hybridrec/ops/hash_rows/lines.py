@@ -23,7 +23,8 @@ class Of(NamedTuple):
     DRAWN: int = 10  # ids whose 32-bit draw is below are let in
     MIN_COUNT: int = 11
     KEY: int = 12  # of draws
-    LENGTH: int = 13
+    SLOTS: int = 13  # that have memory: as many as the capacity, or what rows have needed so far
+    LENGTH: int = 14
 
     NONE: int = 0  # kinds of eviction
     LRU: int = 1
@@ -69,7 +70,31 @@ class Of(NamedTuple):
     STATE: int = 3  # numbers that a pass knows
 
 
+class HomeOf(NamedTuple):
+    """The places of a third line: where rows lie, and what one holds when it begins."""
+
+    ROWS: int = 0  # address
+    DIM: int = 1
+    TYPE: int = 2
+    INIT: int = 3
+    FACTOR: int = 4  # the bits of a float32: of the whole numbers drawn; or the constant
+    KEY: int = 5  # of draws
+    COLUMN: int = 6  # of the whole row, where the columns here begin
+    STATES: int = 7  # address, width and the bits of the fill of each of two; a width of 0 says that there is none
+    STATE: int = 3  # numbers of a state
+    LENGTH: int = 13
+
+    FLOAT32: int = 0  # types
+    FLOAT16: int = 1
+    BFLOAT16: int = 2
+
+    CONSTANT: int = 0  # initial values
+    UNIFORM: int = 1
+    NORMAL: int = 2
+
+
 of = constants(Of())
+home_of = constants(HomeOf())
 
 KINDS = {kind: getattr(of, kind.upper()) for kind in ("none", "lru", "lfu", "ttl")}
 COUNTERS = {name: getattr(of, name.upper()) for name in ("hits", "misses", "inserted", "refused", "evicted", "expired")}

@@ -81,7 +81,7 @@ def count_digits(
     line, to = lines + table * of.LENGTH, standing + table * of.STANDING
     if tl.load(to + of.GOING) > 0:
         last, last_id, _left = _narrowed(table, to, state, counted, number, before, before_of_id)
-        ids, most = tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)), tl.load(line + of.CAPACITY)
+        ids, most = tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)), tl.load(line + of.SLOTS)
         WIDE: tl.constexpr = of.DIGITS
         found = tl.zeros([WIDE], tl.int32)
         for block in range(tl.program_id(0), tl.cdiv(most, N), tl.num_programs(0)):
@@ -126,7 +126,7 @@ def count_going(lines, standing, state, counted, going, N: tl.constexpr):
         last, last_id, _left = _narrowed(table, to, state, counted, passes, passes * 0, passes)
         enough = tl.load(to + of.UNPINNED) >= tl.load(to + of.NEEDED)
         if enough:
-            first, end = _chunk(tl.load(line + of.CAPACITY), N)
+            first, end = _chunk(tl.load(line + of.SLOTS), N)
             for at in range(first, end, N):
                 i = at + tl.arange(0, N)
                 goes, _id, _touched = _goes(line, to, i, i < end, last, last_id)
@@ -155,7 +155,7 @@ def list_going(
     before = tl.load(ends + program - 1, mask=program > 0, other=0)
     if tl.load(ends + program) > before:
         known = state + (table * (of.PASSES + 1) + of.PASSES) * of.STATE
-        last, last_id, most = tl.load(known), tl.load(known + 1), tl.load(line + of.CAPACITY)
+        last, last_id, most = tl.load(known), tl.load(known + 1), tl.load(line + of.SLOTS)
         rank = most - tl.load(to + of.SIZE) + before
         first, end = _chunk(most, N)
         for at in range(first, end, N):
@@ -173,7 +173,7 @@ def evict(tables, lines, standing, N: tl.constexpr):
     line, to = lines + table * of.LENGTH, standing + table * of.STANDING
     gone = tl.load(to + of.GONE)
     index, buckets = index_kernels.index_of(tables, table)
-    free = tl.load(line + of.CAPACITY) - tl.load(to + of.SIZE)
+    free = tl.load(line + of.SLOTS) - tl.load(to + of.SIZE)
     for first in range(tl.program_id(0) * N, gone.to(tl.int32), tl.num_programs(0) * N):
         i = first + tl.arange(0, N)
         goes = i < gone

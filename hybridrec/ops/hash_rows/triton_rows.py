@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ from torch import Tensor
 
 from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_index.spans import Spans, of_counts
+from hybridrec.ops.hash_rows import triton_begin as begin
 from hybridrec.ops.hash_rows import triton_lowest as lowest
 from hybridrec.ops.hash_rows import triton_wanted as wanted
 from hybridrec.ops.hash_rows.lines import COUNTERS, KINDS, of
 
 FOREVER = 2**33  # more steps than there are
-LOOKED, JUDGED, SCANNED, EVICTED = 64, 256, 1024, 64  # ids or rows of a program
+LOOKED, JUDGED, BEGUN, SCANNED, EVICTED = 64, 256, 64, 1024, 64  # ids or rows of a program
 SCANS = 528  # programs that go over the records of a table
 
 
@@ -34,20 +35,33 @@ class Policy:
 
 
 class TableSlots:
-    """The slots of one table: what each of them holds, which are free, and the index that leads to them."""
+    """The slots of one table: what each of them holds, which are free, and the index that leads to them.
 
-    def __init__(self, policy: Policy, device: torch.device) -> None:
-        most = policy.capacity
-        self.policy = policy
-        self.index = hash_index.empty(hash_index.buckets_for(most), device)
-        self.ids = torch.zeros(most, dtype=torch.int64, device=device)
-        self.touched = torch.full((most,), -1, dtype=torch.int32, device=device)
-        counted = most if policy.eviction == "lfu" else 0
-        self.counts = torch.zeros(counted, dtype=torch.int32, device=device)
-        self.free = torch.arange(most - 1, -1, -1, dtype=torch.int32, device=device)  # the lowest is given first
+    There are as many as the table may hold, or fewer, which grow; `standing` int64 [STANDING] is what is counted.
+    """
+
+    def __init__(self, policy: Policy, device: torch.device, slots: int | None = None) -> None:
+        self.policy, self.device = policy, device
+        self.standing = torch.zeros(of.STANDING, dtype=torch.int64, device=device)
         self.limit = 0xFFFF if policy.min_count > 0xFF else 0xFF
+        most = policy.capacity
         width = min(max(1 << 12, 1 << (most - 1).bit_length()), 1 << 24) if policy.min_count > 1 else 0
         self.sketch = torch.zeros(4 * width, dtype=torch.int32, device=device)
+        self._make(most if slots is None else min(slots, most))
+
+    def _make(self, slots: int) -> None:
+        """Memory for so many slots that no row has; where there is too little, that of before is kept."""
+        index = hash_index.empty(hash_index.buckets_for(slots), self.device)
+        ids = torch.zeros(slots, dtype=torch.int64, device=self.device)
+        touched = torch.full((slots,), -1, dtype=torch.int32, device=self.device)
+        counts = torch.zeros(slots * (self.policy.eviction == "lfu"), dtype=torch.int32, device=self.device)
+        free = torch.arange(slots - 1, -1, -1, dtype=torch.int32, device=self.device)  # the lowest is given first
+        self.index, self.ids, self.touched, self.counts, self.free = index, ids, touched, counts, free
+
+    @property
+    def slots(self) -> int:
+        """Those that have memory."""
+        return len(self.ids)
 
     def line(self) -> list[int]:
         """What kernels know of it."""
@@ -55,23 +69,90 @@ class TableSlots:
         drawn, key = round(p.probability * 2**32), p.key - (p.key >> 63 << 64)
         addresses = [part.data_ptr() for part in (self.ids, self.touched, self.counts, self.free, self.sketch)]
         addresses[4] *= width > 0
-        return [*addresses, width, self.limit, p.capacity, KINDS[p.eviction], p.lifetime, drawn, p.min_count, key]
+        policy = p.capacity, KINDS[p.eviction], p.lifetime, drawn, p.min_count, key
+        return [*addresses, width, self.limit, *policy, self.slots]
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The size of the sketch in files: a count has one byte there, or two beyond 255."""
+        return len(self.sketch) * (1 + (self.limit > 0xFF))
+
+    def saved_sketch(self) -> Tensor | None:
+        """What files keep of the sketch, uint8 on the CPU, where the table has one."""
+        if not len(self.sketch):
+            return None
+        wide = self.limit > 0xFF
+        return self.sketch.cpu().to(torch.int16).view(torch.uint8) if wide else self.sketch.cpu().to(torch.uint8)
+
+    def load_sketch(self, saved: Tensor) -> None:
+        """Go on from what a file has kept."""
+        cells = saved.contiguous().view(torch.uint8).flatten()
+        if len(cells) != self.sketch_bytes:
+            raise ValueError(
+                f"a sketch of {len(cells)} bytes does not fit a table whose sketch has {self.sketch_bytes}; keep its "
+                "capacity and minimum count"
+            )
+        self.sketch.copy_(cells.view(torch.int16).int() & 0xFFFF if self.limit > 0xFF else cells.int())
+
+    def clear(self) -> None:
+        """Forget all ids, and what the sketch has counted; clock and counters stay."""
+        self._make(self.slots)
+        self.sketch.zero_()
+        self.standing[of.SIZE] = 0
 
 
 class HashRows:
     """The slots of several tables, prepared together: a batch takes the same launches whatever their number.
 
-    `standing` int64 [T, STANDING] has clocks, sizes and counters; it is on the device, and changes there.
+    Tables have the numbers by which lines of features name them, below `count`; ids of others are slots already.
+    `standing` int64 [count, STANDING] has clocks, sizes and counters; it is on the device, and changes there. A table
+    is in one of these at a time, and in the `part` of it.
     """
 
-    def __init__(self, policies: Sequence[Policy], device: torch.device) -> None:
-        self.device = device
-        self.tables = [TableSlots(policy, device) for policy in policies]
-        self.indexes = hash_index.lines_of([table.index for table in self.tables], device)
-        self.lines = torch.tensor([table.line() for table in self.tables], dtype=torch.int64).to(device)
-        self.standing = torch.zeros(len(policies), of.STANDING, dtype=torch.int64, device=device)
+    def __init__(self, tables: Mapping[int, TableSlots], count: int, device: torch.device) -> None:
+        self.device, self.tables, self.count = device, dict(tables), count
+        self.standing = torch.zeros(count, of.STANDING, dtype=torch.int64, device=device)
+        for number, table in self.tables.items():
+            table.standing = self.standing[number].copy_(table.standing)
         self.lacking = torch.zeros(1, dtype=torch.int32, device=device)
         self._noted: _Noted | None = None
+        self.indexes = torch.zeros(count, hash_index.of.LENGTH, dtype=torch.int64, device=device)
+        self.lines = torch.zeros(count, of.LENGTH, dtype=torch.int64, device=device)
+        self.moved()
+
+    @classmethod
+    def empty(cls, policies: Sequence[Policy], device: torch.device) -> HashRows:
+        """Tables without rows, with memory for all that they may hold."""
+        return cls({n: TableSlots(policy, device) for n, policy in enumerate(policies)}, len(policies), device)
+
+    def part(self, table: int) -> HashRows:
+        """One of these tables for itself, in the same memory."""
+        made = object.__new__(HashRows)
+        made.device, made.tables, made.count = self.device, {0: self.tables[table]}, 1
+        made.lacking, made._noted = self.lacking, None
+        made.standing, made.indexes, made.lines = (
+            whole[table : table + 1] for whole in (self.standing, self.indexes, self.lines)
+        )
+        return made
+
+    def moved(self) -> None:
+        """Tables have got other memory: tell the kernels, in what was launched until now and is read after it."""
+        found = [self.tables.get(number) for number in range(self.count)]
+        indexes = hash_index.index_lines([None if table is None else table.index for table in found])
+        lines = [[0] * of.LENGTH if table is None else table.line() for table in found]
+        for numbers, there in ((indexes, self.indexes), (lines, self.lines)):
+            sent = torch.tensor(numbers, dtype=torch.int64, pin_memory=there.is_cuda)
+            there.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
+
+    def grow(self, table: int, slots: int) -> None:
+        """Memory for more rows of a table, which keep their slots; nobody waits for the device. Call `moved` after."""
+        old = self.tables[table]
+        count, was = old.slots, (old.index, old.ids, old.touched, old.counts, old.free)
+        old._make(slots)
+        hash_index.rehash(was[0], old.index, self.lacking)
+        for before, now in zip(was[1:4], (old.ids, old.touched, old.counts), strict=True):
+            now[: len(before)] = before
+        old.free[slots - count :] = was[4]  # given before the new ones; how many of them are free stands elsewhere
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
         """The slots int64 [N] of ids, NO_ID where there is no row; nothing changes."""
@@ -80,10 +161,13 @@ class HashRows:
             self._look_up(values, spans, rows, rows, train=False)
         return rows
 
-    def prepare(self, values: Tensor, spans: Spans, *, force: bool = False, evict: bool = True) -> Tensor:
+    def prepare(
+        self, values: Tensor, spans: Spans, *, force: bool = False, evict: bool = True, homes: Tensor | None = None
+    ) -> Tensor:
         """The same for training: rows are touched, ids are let in or, by `force`, all come, and others go for them.
 
         Where too few can go, nobody comes, and FAULTS counts it. Who knows that there is room can do without `evict`.
+        With `homes` int64 [T, LENGTH] new rows hold what they begin with.
         """
         rows = torch.empty_like(values)
         if not spans.programs:
@@ -101,9 +185,11 @@ class HashRows:
             *(*read, noted.times, noted.places, noted.marks, noted.before, noted.ranks, noted.given, self.lacking),
             **kind,
         )
+        if homes is not None:
+            self._begin(values, spans, rows, noted, homes)
         kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
         wanted.fill_in[grid](*read, *kept, **kind)
-        wanted.close_batch[(len(self.tables),)](self.standing)
+        wanted.close_batch[(self.count,)](self.standing)
         return rows
 
     def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, seen: Tensor, train: bool) -> None:
@@ -127,15 +213,20 @@ class HashRows:
         )  # fmt: skip
         torch.cumsum(noted.fresh[: grid[0]], 0, out=noted.before[1 : grid[0] + 1])
         count = len(spans.features)
-        wanted.make_room[(len(self.tables),)](
+        wanted.make_room[(self.count,)](
             *(*spans[:2], self.lines, self.standing, noted.before, noted.ranks),
             FORCE=force, EVICT=evict, PARTS=max(1, spans.ids // JUDGED), F=count,
             WIDTH=triton.next_power_of_2(count),
         )  # fmt: skip
 
+    def _begin(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor) -> None:
+        begin.begin_rows[spans.grid(BEGUN)](
+            *(values, *spans[:2], self.indexes, homes, rows, noted.places, noted.marks, noted.given),
+            WIDE=4, **spans.kind(BEGUN),
+        )  # fmt: skip
+
     def _evict(self) -> None:
-        count = len(self.tables)
-        longest = max(table.policy.capacity for table in self.tables)
+        count, longest = self.count, max(table.slots for table in self.tables.values())
         scans = min(SCANS, triton.cdiv(longest, SCANNED))
         state = torch.zeros(count, of.PASSES + 1, of.STATE, dtype=torch.int64, device=self.device)
         counted = torch.zeros(count, of.PASSES, of.DIGITS, dtype=torch.int32, device=self.device)
@@ -172,20 +263,21 @@ class HashRows:
 
     def erase(self, table: int, ids: Tensor) -> None:
         """Forget ids, each of which comes once; those that are not there are passed over."""
-        slots = self._unaged(table, ids)
+        slots = self.unaged(table, ids)
         found = slots[slots >= 0]
-        hash_index.erase(ids, slots, self._one(table, len(ids)), self.indexes)
+        hash_index.erase(ids, slots, self.one(table, len(ids)), self.indexes)
         here, standing = self.tables[table], self.standing[table]
         here.touched[found] = -1
-        free = here.policy.capacity - int(standing[of.SIZE])
+        free = here.slots - int(standing[of.SIZE])
         here.free[free : free + len(found)] = found.int()
         standing[of.SIZE] -= len(found)
 
-    def _unaged(self, table: int, ids: Tensor) -> Tensor:
+    def unaged(self, table: int, ids: Tensor) -> Tensor:
         """The slots of ids, those of expired rows too."""
-        return hash_index.find(ids, self._one(table, len(ids)), self.indexes)
+        return hash_index.find(ids, self.one(table, len(ids)), self.indexes)
 
-    def _one(self, table: int, count: int) -> Spans:
+    def one(self, table: int, count: int) -> Spans:
+        """Ids of one table alone."""
         return of_counts([count], [table], self.device)
 
 

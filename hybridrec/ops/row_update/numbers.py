@@ -41,18 +41,21 @@ class Of(NamedTuple):
     ADDRESSES: int = 3
 
     # What the rounding of half rows is drawn by, int64, in a line per table: its key, the last word of the counter,
-    # and of a share of a table the id of its first row, how far it is to the next one, and the first column.
+    # and of a share of a table the id of its first row, how far it is to the next one, and the first column. Where rows
+    # have any ids, the address of those, int64; else 0.
     KEY: int = 0
     PURPOSE: int = 1
     FIRST_ID: int = 2
     STRIDE: int = 3
     COLUMN: int = 4
-    KEYS: int = 5
+    IDS: int = 5
+    KEYS: int = 6
 
-    # Which rows half tables hold.
+    # Which rows half tables hold: one of three, and LISTED is added where some have any ids.
     WHOLE: int = 0  # all
     SHARE: int = 1  # shares whose columns begin at a multiple of eight
     ANYWHERE: int = 2  # shares that begin anywhere
+    LISTED: int = 4
 
 
 of = constants(Of())

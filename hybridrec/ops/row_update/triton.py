@@ -138,11 +138,16 @@ def _rounded(w, row, table, mask, keys, ROW: tl.constexpr, HELD: tl.constexpr):
     line = keys + table * of.KEYS
     key, purpose = tl.load(line + of.KEY, mask=mask, other=0), tl.load(line + of.PURPOSE, mask=mask, other=0)
     id, column = row, table * 0
-    if HELD != of.WHOLE:
+    if HELD % of.LISTED != of.WHOLE:
         stride = tl.load(line + of.STRIDE, mask=mask, other=0)
         id = tl.load(line + of.FIRST_ID, mask=mask, other=0) + row.to(tl.int64) * stride
         column = tl.load(line + of.COLUMN, mask=mask, other=0)
-    return philox.round_stochastic(w, key, id, purpose, column, ROW, HELD == of.ANYWHERE)
+    if HELD >= of.LISTED:
+        ids = tl.load(line + of.IDS, mask=mask, other=0)
+        listed = mask & (ids != 0)
+        mine = tl.load(ids.to(tl.pointer_type(tl.int64)) + row, mask=listed, other=0)
+        id = tl.where(listed, mine, id.to(tl.int64))
+    return philox.round_stochastic(w, key, id, purpose, column, ROW, HELD % of.LISTED == of.ANYWHERE)
 
 
 @triton.jit
@@ -322,9 +327,12 @@ def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tup
 
 
 def step_keys(
-    keys: Sequence[tuple[int, Part] | None], names: Sequence[str], steps: Mapping[str, RowStep]
+    keys: Sequence[tuple[int, Part, int] | None], names: Sequence[str], steps: Mapping[str, RowStep]
 ) -> list[tuple[int, ...]]:
-    """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key."""
+    """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key.
+
+    A key comes with the part of the table that is here, and the address of the ids of its rows, or 0.
+    """
     none = (0,) * of.KEYS
     return [
         none if key is None or name not in steps else _keys(*key, steps[name].step)
@@ -332,18 +340,18 @@ def step_keys(
     ]
 
 
-def _keys(key: int, part: Part, step: int) -> tuple[int, ...]:
-    return _signed(key), ROUNDING + step % (2**32 - 2), *part
+def _keys(key: int, part: Part, ids: int, step: int) -> tuple[int, ...]:
+    return _signed(key), ROUNDING + step % (2**32 - 2), *part, ids
 
 
-def holding(parts: Iterable[Part]) -> int:
+def holding(parts: Iterable[Part], listed: bool = False) -> int:
     """What kernels must reckon with where they round rows of these parts: the more, the more they have to load.
 
-    >>> holding([]), holding([Part(1, 4), Part(column=8)]), holding([Part(), Part(column=6)])
-    (0, 1, 2)
+    >>> holding([]), holding([Part(1, 4), Part(column=8)]), holding([Part(), Part(column=6)]), holding([], listed=True)
+    (0, 1, 2, 4)
     """
     kinds = [of.ANYWHERE if part.column % 8 else of.WHOLE if part == ALL else of.SHARE for part in parts]
-    return max(kinds, default=of.WHOLE)
+    return max(kinds, default=of.WHOLE) + of.LISTED * listed
 
 
 def _signed(bits: int) -> int:

@@ -78,7 +78,7 @@ class Pair:
             torch.testing.assert_close(store.weight.cpu(), self.cpu[name].weight, atol=atol, rtol=rtol)
             for column, values in store.states.items():
                 torch.testing.assert_close(values.cpu(), self.cpu[name].state(column), atol=1e-5, rtol=1e-4)
-        assert not self.gpu.group._places.any()
+        assert not self.gpu.group.ground.places.any()
 
 
 def lists(rows: int, most: int, batch: int) -> Ragged:

@@ -56,7 +56,7 @@ def test_the_message_has_what_is_needed_what_is_free_the_largest_tables_and_what
 
 
 def test_state_of_all_tables_counts_together_also_of_two_of_one_name():
-    held = [(TABLES[1], Share(), ADAM)] * 2
+    held = [(TABLES[1].name, memory.state_bytes(TABLES[1], ADAM))] * 2
     memory.refuse_state(held, CARD, 2 * 4000 * 128)
     with pytest.raises(ValueError, match=r"the optimizer state of 1 table cannot.*1,024,000 bytes.*RowWiseAdagrad"):
         memory.refuse_state(held, CARD, 2 * 4000 * 128 - 1)

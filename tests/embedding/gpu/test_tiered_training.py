@@ -81,7 +81,7 @@ class Both:
             assert all(torch.equal(values, wanted.state[column]) for column, values in found.state.items())
         for tiered in self.stores:
             sound(tiered.cache)
-        assert not self.lookup.group._places.any()
+        assert not self.lookup.group.ground.places.any()
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

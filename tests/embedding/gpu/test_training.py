@@ -63,7 +63,7 @@ def agree(cpu, gpu, atol: float = 1e-5) -> None:
         torch.testing.assert_close(store.weight.cpu(), cpu[name].weight, atol=atol, rtol=1e-4)
         for column, values in store.states.items():
             torch.testing.assert_close(values.cpu(), cpu[name].state(column), atol=atol, rtol=1e-4)
-    assert not gpu.group._places.any()
+    assert not gpu.group.ground.places.any()
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -36,7 +36,7 @@ class Both:
     """Dynamic tables on the device, prepared together, and each on the host."""
 
     def __init__(self, *tables: Table) -> None:
-        self.rows = HashRows([policy(table) for table in tables], DEVICE)
+        self.rows = HashRows.empty([policy(table) for table in tables], DEVICE)
         self.stores = [HashStore(table) for table in tables]
 
     def train(self, *ids: list[int], end: bool = True) -> bool:
@@ -155,7 +155,7 @@ def test_a_full_table_without_eviction_takes_those_who_came_first() -> None:
 
 
 def test_features_of_one_table_are_taken_one_after_the_other() -> None:
-    rows = HashRows([Policy(4, "none"), Policy(9)], DEVICE)
+    rows = HashRows.empty([Policy(4, "none"), Policy(9)], DEVICE)
     values, spans = there([5, 6, 5, 1, 6, 7, 8, 9]), of_counts([3, 1, 4], [0, 1, 0], DEVICE, ids=64)
     slots = rows.prepare(values, spans).tolist()
     assert slots == [0, 1, 0, 0, 1, 2, 3, NO_ID]
@@ -175,13 +175,13 @@ def test_reading_changes_nothing_and_an_expired_row_is_missing() -> None:
 
 
 def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
-    rows = HashRows([Policy(4)], DEVICE)
+    rows = HashRows.empty([Policy(4)], DEVICE)
     assert rows.prepare(there([NO_ID, 3, NO_ID]), of_counts([3], [0], DEVICE, ids=64)).tolist() == [NO_ID, 0, NO_ID]
     assert rows.counters(0) == {"hits": 0, "misses": 1, "inserted": 1, "refused": 0, "evicted": 0, "expired": 0}
 
 
 def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None:
-    rows = HashRows([Policy(3, probability=0.0)], DEVICE)
+    rows = HashRows.empty([Policy(3, probability=0.0)], DEVICE)
     ids, spans = there([4, -4]), of_counts([2], [0], DEVICE, ids=64)
     assert rows.prepare(ids, spans).tolist() == [NO_ID, NO_ID]
     assert rows.prepare(ids, spans, force=True).tolist() == [0, 1]
@@ -190,7 +190,7 @@ def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None
 
 @pytest.mark.parametrize(("eviction", "evict"), [("none", True), ("lru", False)])
 def test_a_full_table_that_cannot_evict_takes_in_nobody_and_says_so(eviction: str, evict: bool) -> None:
-    rows = HashRows([Policy(2, eviction)], DEVICE)
+    rows = HashRows.empty([Policy(2, eviction)], DEVICE)
     rows.prepare(there([1, 2]), of_counts([2], [0], DEVICE, ids=64))
     rows.advance()
     slots = rows.prepare(there([1, 3]), of_counts([2], [0], DEVICE, ids=64), force=True, evict=evict)
@@ -215,7 +215,7 @@ def test_slots_of_ids_that_are_erased_are_given_again() -> None:
 
 
 def test_counters_of_ids_that_share_them_are_never_too_low() -> None:
-    rows = HashRows([Policy(4, min_count=3)], DEVICE)
+    rows = HashRows.empty([Policy(4, min_count=3)], DEVICE)
     sketch = rows.tables[0].sketch.view(4, -1)
     ids = list(range(50))
     for times in (1, 2):
@@ -243,7 +243,7 @@ def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> 
     words = torch.full((256,), of.EMPTY, device=DEVICE)
     words[reference.hash_id(5) % 256] = later  # as if its last occurrence had been quicker
     times, places = torch.zeros(256, dtype=torch.int32, device=DEVICE), torch.zeros(4, dtype=torch.int32, device=DEVICE)
-    lines = HashRows([Policy(9)], DEVICE).indexes
+    lines = HashRows.empty([Policy(9)], DEVICE).indexes
     triton_wanted.want[spans.grid(256)](values, *spans[:2], lines, rows, words, times, places, 256, **spans.kind(256))
     assert words[places.long()].tolist() == [0, 1, 2, 1]
     assert times[places.long()].tolist() == [1, 2, 1, 2]
@@ -251,7 +251,7 @@ def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> 
 
 def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
     few, many, steps = (20, 60, 3) if INTERPRETED else (20_000, 300_000, 6)
-    pair = [HashRows([Policy(few, "lfu")], DEVICE) for _ in range(2)]
+    pair = [HashRows.empty([Policy(few, "lfu")], DEVICE) for _ in range(2)]
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
         ids = (torch.rand(many, generator=generator).pow(6) * few * 2).long().to(DEVICE)

@@ -1,0 +1,184 @@
+"""Dynamic tables of a group on a GPU: ids of a lookup become slots, and memory is made for rows before they come.
+
+The host never waits to know how many rows there are. It knows how many there were some lookups ago, and how many ids
+have come since: no more rows than that can be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.gpu.hash_store import DeviceHashStore
+from hybridrec.embedding.gpu.homes import Homes
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS
+from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.hash_index.spans import Spans, of_runs
+from hybridrec.ops.hash_rows.lines import of
+from hybridrec.ops.hash_rows.triton_rows import HashRows
+from hybridrec.types import IdBlock
+
+if TYPE_CHECKING:
+    from hybridrec.embedding.gpu.group import DeviceGroup
+
+NO_GRAPH = (
+    "a lookup of dynamic tables on a GPU cannot be part of a CUDA graph: their memory grows with their rows; run the "
+    "step without a graph"
+)
+LATE = ": an earlier lookup took new ids for zeros, and no row was lost"
+
+
+class DynamicTables:
+    """Those of a group, which are prepared together: a batch takes the same launches, however many there are."""
+
+    def __init__(self, stores: Mapping[str, Any], device: torch.device) -> None:
+        self.device = device
+        self.numbers = {name: n for n, name in enumerate(stores) if isinstance(stores[name], DeviceHashStore)}
+        self.stores: dict[str, DeviceHashStore] = {name: stores[name] for name in self.numbers}
+        by_number = {self.numbers[name]: store for name, store in self.stores.items()}
+        self.rows = HashRows({n: store.slots for n, store in by_number.items()}, len(stores), device)
+        self.homes = Homes(by_number, len(stores), device)
+        for number, store in by_number.items():
+            store.join(self.rows.part(number), lambda number=number: self._known()[number])
+        self._seen = self.rows.standing.cpu()  # as it was some time ago
+        self._arriving = torch.empty_like(self._seen, pin_memory=device.type == "cuda")
+        self._copied: Any = None  # the event after which `_arriving` can be read
+        self._asked = self._asked_then = self._asks()  # ids, when `_seen` was true, and when `_arriving` was sent
+        self._awaited: dict[str, int] = {}  # the clock at which rows were pinned for a gradient
+        self._ticks: dict[frozenset[str], Tensor] = {}
+
+    def moves(self) -> int:
+        """How often rows or state have got other memory."""
+        return sum(store.moves for store in self.stores.values())
+
+    # -- what the host knows ------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Raise if an earlier lookup found no room for new ids; nobody waits for the device to know."""
+        if self.device.type == "cuda":
+            if self._copied is not None and self._copied.query():
+                self._seen, self._asked, self._copied = self._arriving.clone(), self._asked_then, None
+            if self._copied is None:
+                self._arriving.copy_(self.rows.standing, non_blocking=True)
+                self._asked_then = self._asks()
+                self._copied = torch.cuda.current_stream(self.device).record_event()
+        seen = self._known()
+        for name, store in self.stores.items():
+            store.refuse(seen[self.numbers[name]], LATE)
+
+    def _known(self) -> Tensor:
+        """Clocks, sizes and counters, as they were some lookups ago: on the CPU, as they are."""
+        return self.rows.standing if self.device.type == "cpu" else self._seen
+
+    def _asks(self) -> dict[str, int]:
+        return {name: store.asked for name, store in self.stores.items()}
+
+    def _most(self, name: str) -> int:
+        """Rows that a table can have by now."""
+        since = 0 if self.device.type == "cpu" else self.stores[name].asked - self._asked[name]
+        return int(self._known()[self.numbers[name], of.SIZE]) + since
+
+    # -- a lookup -----------------------------------------------------------------------------------------
+
+    def make_room(self, wanted: Mapping[str, int]) -> bool:
+        """Have memory for so many new rows of each table; whether rows may have to go for them."""
+        evict = False
+        for name, ids in wanted.items():
+            store, most = self.stores[name], self._most(name) + ids
+            try:
+                store.make_room(most)
+            except ValueError:  # on a full card it is worth waiting to know whether so many are there
+                most = int(store.slots.standing[of.SIZE]) + ids
+                store.make_room(most)
+            store.asked += ids
+            evict = evict or most > store.capacity
+        return evict
+
+    def admit(self, ids: Tensor, spans: Spans, names: Iterable[str], evict: bool) -> Tensor:
+        """The slots of ids int64 for training, NO_ID where there is no row."""
+        for name in names:
+            self.stores[name].settle()
+        return self.rows.prepare(ids, spans, evict=evict, homes=self.homes())
+
+    def looked_up(self, names: Collection[str], trained: Collection[str]) -> None:
+        """A training lookup is done: rows stay for the step where a gradient may come, else they may go."""
+        self._awaited.update((name, self.stores[name].clock) for name in trained)
+        self.advance(name for name in names if self._awaited.get(name) != self.stores[name].clock)
+
+    def advance(self, names: Iterable[str]) -> None:
+        """A training step of those among these tables is over."""
+        over = frozenset(names) & self.stores.keys()
+        if not over:
+            return
+        if over not in self._ticks:
+            ticks = torch.tensor([int(n in {self.numbers[name] for name in over}) for n in range(self.rows.count)])
+            self._ticks[over] = ticks.to(self.device)
+        self.rows.standing[:, of.CLOCK] += self._ticks[over]
+        for name in over:
+            self.stores[name].advanced()
+
+
+class Admission:
+    """What a lookup of these features does first: ids of dynamic tables become slots, and their rows come."""
+
+    def __init__(self, group: DeviceGroup, features: Sequence[FeatureSpec]) -> None:
+        self._group, self._tables = group, group.dynamic
+        dynamic = () if self._tables is None else self._tables.stores.keys()
+        self._features = features
+        self.names = sorted({feature.table for feature in features if feature.table in dynamic})
+        self._spans: dict[Any, Spans] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def watch(self) -> None:
+        """Raise if an earlier lookup found no room, or if this one is to be part of a graph."""
+        if not self.names:
+            return
+        if self._group.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(NO_GRAPH)
+        self.tables.watch()
+
+    @property
+    def tables(self) -> DynamicTables:
+        assert self._tables is not None, "some features have dynamic tables"
+        return self._tables
+
+    def make_room(self, block: IdBlock) -> bool:
+        """Have memory for all rows that may come with a block, before it is laid out; whether others may have to go."""
+        wanted = dict.fromkeys(self.names, 0)
+        for feature in self._features:
+            if feature.table in wanted:
+                at = block.names.index(feature.name)
+                wanted[feature.table] += block.starts[at + 1] - block.starts[at]
+        return self.tables.make_room(wanted)
+
+    def slots(self, block: IdBlock, values: Tensor, train: bool, evict: bool) -> Tensor:
+        """The ids of a block, `values`, with slots for those of dynamic tables, NO_ID where there is no row."""
+        spans = self._spans_of(block)
+        if not train:
+            return self.tables.rows.find(values, spans)
+        return self.tables.admit(values, spans, self.names, evict)
+
+    def looked_up(self, gradients: bool) -> None:
+        """A training lookup is done; whether gradients may come for its trainable tables."""
+        self.tables.looked_up(self.names, [name for name in self.names if gradients and name in self._group.handles])
+
+    def eras(self) -> dict[str, int]:
+        """The age of slots that are given now, by table."""
+        return {name: self.tables.stores[name].era for name in self.names}
+
+    def _spans_of(self, block: IdBlock) -> Spans:
+        kind = block.names, tuple(block.starts)
+        if kind not in self._spans:
+            if len(self._spans) >= MOST_LAYOUTS:
+                self._spans.clear()
+            at = [block.names.index(feature.name) for feature in self._features]
+            starts, ends = ([block.starts[i + more] for i in at] for more in (0, 1))
+            counts = [end - start for start, end in zip(starts, ends, strict=True)]
+            tables = [self._group.names.index(feature.table) for feature in self._features]
+            self._spans[kind] = of_runs(starts, counts, tables, self._group.device, self._group.sizes.ids)
+        return self._spans[kind]

@@ -1,0 +1,367 @@
+"""Rows of any ids in the memory of a GPU, which come as training sees them and go by the table's policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.devices import device_of
+from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.gpu.capture import ROWS, Settles
+from hybridrec.embedding.gpu.hash_capture import HashCapture
+from hybridrec.embedding.gpu.homes import Homes
+from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.gpu.transfer import read_rows, write_rows
+from hybridrec.embedding.hash_store import capacity_of, full_error, policy_of
+from hybridrec.embedding.policies import LFU
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Capture, RowData, Slots, Snapshot, StoreFigures
+from hybridrec.embedding.table import Table
+from hybridrec.ops.hash_index import triton as hash_index
+from hybridrec.ops.hash_rows.lines import COUNTERS, of
+from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
+from hybridrec.ops.philox import reference_torch as philox
+from hybridrec.ops.row_update.reference import update_rows
+from hybridrec.optim.rule import RowRule, RowStep
+from hybridrec.types.id_block import NO_ID
+
+
+class DeviceHashStore(DeviceStore):
+    """The rows of a dynamic table on a device, by slots that lookups take for ids; memory grows with them.
+
+    Rows keep their slots as long as they are there. `era` changes when rows may have gone since the last lookup that
+    pinned them: a slot that is older may be another id's by now. What is asked here waits for the device; what lookups
+    of a group do (`DynamicTables`) does not.
+    """
+
+    one_piece = False
+
+    def __init__(
+        self, table: Table, seed: int, device: torch.device, share: Share = WHOLE, slots: int = memory.FIRST_SLOTS
+    ) -> None:
+        assert share.whole, "ranks divide dynamic tables on the host only"
+        self.capacity = min(capacity_of(table, share), memory.MOST_SLOTS)
+        self._slots_at_first = min(slots, self.capacity)
+        super().__init__(table, seed, device, share)
+        self.slots = TableSlots(self._policy(), device, self._slots_at_first)
+        self.rows = HashRows({0: self.slots}, 1, device)
+        self.homes = Homes({0: self}, 1, device)
+        self.dropped = torch.zeros((), dtype=torch.int64, device=device)  # gradients whose row was gone
+        self.era = self.asked = self.told = 0  # asked: ids that may have got a row; told: batches without room
+        self.late: Callable[[], Tensor] = lambda: self.slots.standing.cpu()
+
+    def _policy(self) -> Policy:
+        _, kind, steps, probability, count = policy_of(self.table, self.share)
+        return Policy(self.capacity, kind, steps or FOREVER, probability, count, self.key)
+
+    def _count_rows(self) -> int:
+        return self._slots_at_first
+
+    def join(self, rows: HashRows, late: Callable[[], Tensor]) -> None:
+        """Be part of the slots of a group, which has what is counted of it from now on, and knows it without waiting."""
+        self.rows, self.late = rows, late
+
+    @property
+    def counted(self) -> bool:
+        """Whether rows have counts."""
+        return isinstance(self.table.eviction, LFU)
+
+    @property
+    def weight(self) -> Tensor:
+        raise TypeError(f"the rows of table {self.table.name!r} come and go; read(ids) and load() are for them")
+
+    def state(self, name: str) -> Tensor:
+        raise TypeError(f"the state of table {self.table.name!r} comes and goes; read(ids) and load() are for it")
+
+    # -- memory -------------------------------------------------------------------------------------------
+
+    def make_room(self, rows: int) -> None:
+        """Have memory for so many rows, as far as the capacity goes; twice as much as there was, where that fits."""
+        there, needed = self.slots.slots, min(rows, self.capacity)
+        if needed <= there:
+            return
+        try:
+            self._grow(min(self.capacity, max(needed, 2 * there)))
+        except torch.OutOfMemoryError:
+            size = memory.dynamic_bytes(self.table, needed, self.rule)
+            memory.allocated(
+                partial(self._grow, needed),
+                *("the rows and their state", self.table.name, size, self.device, memory.FEWER_SLOTS),
+            )
+
+    def _grow(self, slots: int) -> None:
+        """Other memory, with all rows in it: nothing changes before there is enough."""
+        grown = {name: torch.empty(slots, *old.shape[1:], dtype=old.dtype, device=old.device) for name, old in self._all()}
+        self.rows.grow(0, slots)
+        for name, old in self._all():
+            grown[name][: len(old)] = old
+        self.there, self.states = grown.pop(ROWS), grown
+        self.moves += 1
+        self.rows.moved()
+
+    def _all(self) -> list[tuple[str, Tensor]]:
+        return [(ROWS, self.there), *self.states.items()]
+
+    def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
+        self._count = len(self.there)
+        return super()._make_states(rule)
+
+    # -- a step -------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        self.advanced()
+        self.rows.advance()
+
+    def advanced(self) -> None:
+        """The same, where the device has been told."""
+        self._clock += 1
+        self.era += 1
+
+    def set_clock(self, clock: int) -> None:
+        """Go on from another step."""
+        self._clock = clock
+        self.slots.standing[of.CLOCK] = clock
+        self.era += 1
+
+    def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
+        ids = self.checked(ids)
+        if train and step is not None and step != self._clock:
+            self.set_clock(step)
+        found = self._admit(ids) if train else self._find(ids)
+        unique, inverse = ids.unique(return_inverse=True)
+        of_unique = torch.empty(len(unique), dtype=torch.int64).index_copy_(0, inverse, found)
+        slots = torch.where(of_unique < 0, -1, of_unique).to(torch.uint32)
+        return Slots(unique, inverse, slots, self._clock if train else None)
+
+    def _find(self, ids: Tensor) -> Tensor:
+        """Slots int64 on the CPU of ids there, NO_ID where there is no row."""
+        return self._found(ids.to(self.device)).cpu()
+
+    def _found(self, ids: Tensor) -> Tensor:
+        return self.rows.find(ids, self.rows.one(0, len(ids)))
+
+    def _admit(self, ids: Tensor, force: bool = False) -> Tensor:
+        """The same for training, or all of them by force; an error where there is too little room."""
+        self.settle()
+        wanted = int(self.slots.standing[of.SIZE]) + len(ids)
+        self.make_room(wanted)
+        there, evict = ids.to(self.device), wanted > self.capacity
+        found = self.rows.prepare(there, self.rows.one(0, len(ids)), force=force, evict=evict, homes=self.homes())
+        self.asked += len(ids)
+        self.refuse(self.slots.standing.cpu())
+        return found.cpu()
+
+    def refuse(self, standing: Tensor, late: str = "") -> None:
+        """Raise if ids found no room, and nobody was told yet."""
+        if int(standing[of.FAULTS]) > self.told:
+            self.told = int(standing[of.FAULTS])
+            needed, spare = int(standing[of.LACKED]), int(standing[of.SPARED])
+            told = f"holds {self.capacity} rows and {needed} more are needed, but only {spare} may be evicted"
+            raise full_error(self.table, told + late)
+
+    def update(self, slots: Slots, grads: Tensor, step: RowStep) -> None:
+        self.check_rule(step)
+        at = slots.slots.view(torch.int32).long()
+        live = slots.live()
+        live &= self.drop_gone(slots.ids.to(self.device), at.to(self.device)).cpu() >= 0
+        data = self.at(at[live])
+        states = [data.state[name] for name in step.rule.names]
+        rows, states = update_rows(step, data.rows.float(), states, grads[live].float().cpu())
+        rows = philox.round_stochastic(self.key, data.ids, rows, step.step, self.dtype, self.share.column)
+        self.settle()
+        self._put(at[live], rows, dict(zip(step.rule.names, states, strict=True)))
+        self.release(slots)
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        at = self._found(ids.to(self.device))
+        return torch.where((at >= 0)[:, None], self.there[at.clamp(min=0)], 0)
+
+    def drop_gone(self, ids: Tensor, slots: Tensor) -> Tensor:
+        """Slots of an earlier lookup, NO_ID for those that are no longer the rows of their ids; which are counted."""
+        at = slots.clamp(min=0)
+        gone = (slots >= 0) & ((self.slots.ids[at] != ids) | (self.slots.touched[at] == -1))
+        self.dropped += gone.sum()
+        return torch.where(gone, NO_ID, slots)
+
+    # -- all rows -----------------------------------------------------------------------------------------
+
+    def taken(self, live: bool = False) -> Tensor:
+        """The slots int64 of rows, on the CPU, ascending; those that have expired among them, or not."""
+        touched = self.slots.touched.long() & of.WORD
+        there = touched != of.UNSEEN
+        if live:
+            there &= self._clock - touched <= self.slots.policy.lifetime
+        return there.nonzero()[:, 0].cpu()
+
+    def __len__(self) -> int:
+        return len(self.taken(live=True))
+
+    def ids(self) -> Tensor:
+        return read_rows(self.slots.ids, self.taken(live=True)).sort().values
+
+    def at(self, slots: Tensor) -> RowData:
+        """All that belongs to the rows of slots int64 on the CPU."""
+        touched = read_rows(self.slots.touched, slots).long() & of.WORD
+        counts = read_rows(self.slots.counts, slots).long() & of.WORD if self.counted else None
+        state = {name: read_rows(values, slots) for name, values in self.states.items()}
+        return RowData(read_rows(self.slots.ids, slots), read_rows(self.there, slots), state, touched, counts)
+
+    def read(self, ids: Tensor) -> RowData:
+        found = self._find(self.checked(ids))
+        if len(lost := ids[found < 0]):
+            raise ValueError(f"table {self.table.name!r} has no row for id {int(lost[0])}; ids() has those it holds")
+        return self.at(found)
+
+    def load(
+        self,
+        ids: Tensor,
+        rows: Tensor,
+        state: Mapping[str, Tensor] | None = None,
+        touched: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> None:
+        self.check(ids, rows, state, touched, counts)
+        there = self._find(self.checked(ids))
+        there = there[there >= 0]
+        before = self.at(there)
+        try:
+            at = self._admit(self.checked(ids), force=True)
+        except ValueError:  # they were touched, lest they make room for the others
+            self._score(there, before.touched, before.counts)
+            raise
+        self._put(at, rows, state or {})
+        self._score(at, touched, counts)
+
+    def _put(self, at: Tensor, rows: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Give the rows of slots these values, and state that is not among them its fill."""
+        write_rows(self.there, at, rows)
+        for column in self.rule.state if self.rule else ():
+            write_rows(self.states[column.name], at, state.get(column.name, column.fill))
+
+    def _score(self, at: Tensor, touched: Tensor | None, counts: Tensor | None) -> None:
+        """Give the rows of slots these scores: by default those of one lookup, now."""
+        write_rows(self.slots.touched, at, _words(torch.full_like(at, self._clock) if touched is None else touched))
+        if self.counted:
+            write_rows(self.slots.counts, at, _words(torch.ones_like(at) if counts is None else counts))
+
+    def sketch(self) -> Tensor | None:
+        """Counts of ids that are not yet let in, uint8, where the table has them: as files keep them."""
+        return self.slots.saved_sketch()
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.at(self.taken()), self._clock, self.rule, self.sketch())
+
+    def _make_capture(self) -> Settles:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # whoever reads has a stream of its own
+        return HashCapture(self)
+
+    def refill(self, held: Capture) -> None:
+        if held.most > self.capacity:
+            raise full_error(self.table, f"holds {self.capacity} rows, and {held.most} are to be restored")
+        if held.rule != self.rule:
+            self.detach() if held.rule is None else self.attach(held.rule)
+        self.clear()
+        self.asked += held.most
+        try:
+            self.make_room(held.most)
+            first = 0
+            for part in held.chunks():
+                first = self._append(first, part, held.clock)
+            if held.sketch is not None:
+                self.slots.load_sketch(held.sketch)
+        except BaseException:
+            self.clear()
+            raise
+        self.set_clock(held.clock)
+
+    def _append(self, first: int, part: RowData, clock: int) -> int:
+        """Give rows the slots from the first on, and return the next."""
+        self.check(*part)
+        ids, count = self.checked(part.ids), len(part.ids)
+        at = torch.arange(first, first + count)
+        if count:
+            self._enter(ids.to(self.device), at.to(self.device))
+            write_rows(self.slots.ids, at, ids)
+            self._put(at, part.rows, part.state)
+            self._score(at, torch.full_like(ids, clock) if part.touched is None else part.touched, part.counts)
+            self.slots.standing[of.SIZE] = first + count
+            left = self.slots.slots - first - count
+            self.slots.free[:left] = torch.arange(self.slots.slots - 1, first + count - 1, -1, device=self.device)
+        return first + count
+
+    def _enter(self, ids: Tensor, at: Tensor) -> None:
+        spans = self.rows.one(0, len(ids))
+        known = self.rows.unaged(0, ids) >= 0
+        hash_index.insert(ids, at, spans, self.rows.indexes, self.rows.lacking)
+        twice = known | (self.rows.unaged(0, ids) != at)
+        if bool(twice.any()):
+            raise ValueError(
+                f"table {self.table.name!r}: id {int(ids[twice][0])} is there twice; each may come once"
+            )
+
+    def erase(self, ids: Tensor) -> None:
+        self.settle()
+        self.rows.erase(0, self.checked(ids).unique().to(self.device))
+        self.era += 1
+
+    def clear(self) -> None:
+        if "rows" in self.__dict__:  # not while it is made
+            self.settle()
+            self.slots.clear()
+            self.rows.moved()
+            self.era += 1
+
+    def dirty(self, since: int) -> Tensor:
+        data = self.at(self.taken(live=True))
+        assert data.touched is not None, "rows of dynamic tables have scores"
+        return data.ids[data.touched >= since].sort().values
+
+    # -- figures ------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        return {**_counters(self.slots.standing.cpu()), "dropped_gradients": int(self.dropped), **super().counters()}
+
+    def ask_figures(self) -> Callable[[], StoreFigures]:
+        """What gives its figures, as they were some lookups ago: nobody waits for the device."""
+        standing = self.late()
+        return lambda: StoreFigures(int(standing[of.SIZE]), self.memory()["allocated"], _counters(standing))
+
+    def memory(self) -> dict[str, float]:
+        parts = self.slots
+        keys, index = parts.ids.nbytes, parts.index.nbytes + parts.free.nbytes
+        scores = parts.touched.nbytes + parts.counts.nbytes
+        rows, state = self.there.nbytes, sum(values.nbytes for values in self.states.values())
+        return {
+            **{"rows": rows, "state": state, "keys": keys, "scores": scores, "index": index},
+            "sketch": parts.sketch_bytes,  # of files; here a count has four bytes
+            "allocated": rows + state + keys + scores + index + parts.sketch.nbytes,
+            "overhead_per_row": (keys + scores + index) / parts.slots,
+        }
+
+    # -- copies -------------------------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple:
+        return _remade, (self.table, self.seed, str(self.device), self.share, self.snapshot())
+
+    def __deepcopy__(self, memo: dict) -> DeviceHashStore:
+        return _remade(self.table, self.seed, str(self.device), self.share, self.snapshot())
+
+
+def _counters(standing: Tensor) -> dict[str, int]:
+    return {name: int(standing[place]) for name, place in COUNTERS.items()}
+
+
+def _words(numbers: Tensor) -> Tensor:
+    """Numbers without sign as the int32 of the same bits."""
+    whole = numbers.long() & of.WORD
+    return (whole - (whole >> 31 << 32)).int()
+
+
+def _remade(table: Table, seed: int, device: str, share: Share, snapshot: Snapshot) -> DeviceHashStore:
+    made = DeviceHashStore(table, seed, device_of(device), share)
+    made.restore(snapshot)
+    return made

@@ -1,0 +1,113 @@
+"""What a row holds when it begins: values drawn by its id, and the fill of each state.
+
+A program has a few ids of one table, and goes over the columns of those that begin; most programs have none.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hybridrec.ops.features import of as feature
+from hybridrec.ops.hash_index import triton as index_kernels
+from hybridrec.ops.hash_rows.lines import home_of, of
+from hybridrec.ops.philox import initial_triton
+
+
+@triton.jit
+def _float(line, which):
+    """The number whose bits stand in a line."""
+    return tl.load(line + which).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _put(home, slot, mask, columns, value):
+    """Values float32 [N, C] of columns [C] to the rows of slots [N], in the type of their table."""
+    dim, kind, address = tl.load(home + home_of.DIM), tl.load(home + home_of.TYPE), tl.load(home + home_of.ROWS)
+    to = slot[:, None] * dim + columns[None, :]
+    inside = mask[:, None] & ((columns >= 0) & (columns < dim))[None, :]
+    if kind == home_of.FLOAT32:
+        tl.store(address.to(tl.pointer_type(tl.float32)) + to, value, mask=inside)
+    elif kind == home_of.FLOAT16:
+        tl.store(address.to(tl.pointer_type(tl.float16)) + to, value.to(tl.float16), mask=inside)
+    else:
+        tl.store(address.to(tl.pointer_type(tl.int16)) + to, initial_triton._bfloat16(value), mask=inside)
+
+
+@triton.jit
+def _words(home, id, block, purpose, WIDE: tl.constexpr):
+    """Four words of each counter [N, WIDE] of ids [N]."""
+    key = tl.load(home + home_of.KEY)
+    zeros = tl.zeros([id.shape[0], WIDE], tl.uint32)
+    low, high = zeros + id[:, None].to(tl.uint32), zeros + (id[:, None] >> 32).to(tl.uint32)
+    block = zeros + block[None, :].to(tl.uint32)
+    return initial_triton._philox(
+        low, high, block, zeros + purpose, zeros + key.to(tl.uint32), zeros + (key >> 32).to(tl.uint32)
+    )
+
+
+@triton.jit
+def _draw(home, id, slot, mask, WIDE: tl.constexpr):
+    """The initial values of ids [N], by the counters of ../philox/README.md."""
+    factor, kind = _float(home, home_of.FACTOR), tl.load(home + home_of.INIT)
+    dim, column = tl.load(home + home_of.DIM), tl.load(home + home_of.COLUMN)
+    if kind == home_of.UNIFORM:  # a counter has four values
+        skip = column % 4
+        for first in range(0, tl.cdiv(skip + dim, 4), WIDE):
+            a, b, c, d = _words(home, id, column // 4 + first + tl.arange(0, WIDE), 0, WIDE)
+            whole = (tl.interleave(tl.interleave(a, c), tl.interleave(b, d)) >> 8).to(tl.int32) - 8388608
+            _put(home, slot, mask, first * 4 + tl.arange(0, 4 * WIDE) - skip, whole.to(tl.float32) * factor)
+    else:
+        for first in range(0, dim, WIDE):
+            value = tl.zeros([id.shape[0], WIDE], tl.float32) + factor
+            if kind == home_of.NORMAL:
+                a, b, c, d = _words(home, id, column + first + tl.arange(0, WIDE), 1, WIDE)
+                halves = initial_triton._halves(a) + initial_triton._halves(b)
+                halves += initial_triton._halves(c) + initial_triton._halves(d)
+                value = (halves - 262140).to(tl.float32) * factor
+            _put(home, slot, mask, first + tl.arange(0, WIDE), value)
+
+
+@triton.jit
+def _fill(state, slot, mask, WIDE: tl.constexpr):
+    """The fill of a state [slots, width]."""
+    width, fill = tl.load(state + 1), _float(state, 2)
+    to = tl.load(state).to(tl.pointer_type(tl.float32))
+    for first in range(0, width, WIDE):
+        columns = first + tl.arange(0, WIDE)
+        value = tl.zeros([slot.shape[0], WIDE], tl.float32) + fill
+        tl.store(to + slot[:, None] * width + columns[None, :], value, mask=mask[:, None] & (columns < width)[None, :])
+
+
+@triton.jit
+def begin_rows(
+    values,
+    features,
+    first_programs,
+    tables,
+    homes,  # int64 [T, LENGTH]
+    rows,
+    places,
+    marks,
+    given,
+    WIDE: tl.constexpr,  # counters, or numbers, of a row that are in hand at a time
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Rows that have got their slots begin, and so do those that had expired."""
+    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+    _index, buckets = index_kernels.index_of(tables, table)
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    wanted = (row < 0) & (row != feature.NO_ID)
+    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+        begins = wanted & (tl.load(marks + at, mask=wanted, other=0) >= of.RETURNS)
+        place = tl.load(places + at, mask=begins, other=0)
+        slot = tl.load(given + place, mask=begins, other=feature.NO_ID)
+        begins = begins & (slot >= 0)
+        if tl.max(begins.to(tl.int32)) > 0:
+            home = homes + table * home_of.LENGTH
+            _draw(home, tl.load(values + at, mask=begins, other=0), slot, begins, WIDE)
+            for number in tl.static_range(2):
+                _fill(home + home_of.STATES + number * home_of.STATE, slot, begins, WIDE)
