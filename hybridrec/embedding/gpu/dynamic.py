@@ -7,6 +7,7 @@ have come since: no more rows than that can be there.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.homes import Homes
-from hybridrec.embedding.gpu.layout import MOST_LAYOUTS
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.hash_index.spans import Spans, of_runs
 from hybridrec.ops.hash_rows.lines import of
@@ -23,6 +24,7 @@ from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.group import DeviceGroup
+    from hybridrec.embedding.gpu.lookup import Looked
 
 NO_GRAPH = (
     "a lookup of dynamic tables on a GPU cannot be part of a CUDA graph: their memory grows with their rows; run the "
@@ -42,9 +44,9 @@ class DynamicTables:
         self.rows = HashRows({n: store.slots for n, store in by_number.items()}, len(stores), device)
         self.homes = Homes(by_number, len(stores), device)
         for number, store in by_number.items():
-            store.join(self.rows.part(number), lambda number=number: self._known()[number])
-        self._seen = self.rows.standing.cpu()  # as it was some time ago
-        self._arriving = torch.empty_like(self._seen, pin_memory=device.type == "cuda")
+            store.join(self.rows.part(number), lambda number=number: self._seen[number])
+        self._seen: list[list[int]] = self.rows.standing.tolist()  # as it was some time ago
+        self._arriving = torch.empty(self.rows.standing.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._copied: Any = None  # the event after which `_arriving` can be read
         self._asked = self._asked_then = self._asks()  # ids, when `_seen` was true, and when `_arriving` was sent
         self._awaited: dict[str, int] = {}  # the clock at which rows were pinned for a gradient
@@ -58,28 +60,23 @@ class DynamicTables:
 
     def watch(self) -> None:
         """Raise if an earlier lookup found no room for new ids; nobody waits for the device to know."""
-        if self.device.type == "cuda":
-            if self._copied is not None and self._copied.query():
-                self._seen, self._asked, self._copied = self._arriving.clone(), self._asked_then, None
-            if self._copied is None:
-                self._arriving.copy_(self.rows.standing, non_blocking=True)
-                self._asked_then = self._asks()
-                self._copied = torch.cuda.current_stream(self.device).record_event()
-        seen = self._known()
+        if self.device.type == "cpu":
+            self._seen, self._asked = self.rows.standing.tolist(), self._asks()
+        elif self._copied is None or self._copied.query():
+            if self._copied is not None:
+                self._seen, self._asked = self._arriving.tolist(), self._asked_then
+            self._arriving.copy_(self.rows.standing, non_blocking=True)
+            self._asked_then = self._asks()
+            self._copied = torch.cuda.current_stream(self.device).record_event()
         for name, store in self.stores.items():
-            store.refuse(seen[self.numbers[name]], LATE)
-
-    def _known(self) -> Tensor:
-        """Clocks, sizes and counters, as they were some lookups ago: on the CPU, as they are."""
-        return self.rows.standing if self.device.type == "cpu" else self._seen
+            store.refuse(self._seen[self.numbers[name]], LATE)
 
     def _asks(self) -> dict[str, int]:
         return {name: store.asked for name, store in self.stores.items()}
 
     def _most(self, name: str) -> int:
         """Rows that a table can have by now."""
-        since = 0 if self.device.type == "cpu" else self.stores[name].asked - self._asked[name]
-        return int(self._known()[self.numbers[name], of.SIZE]) + since
+        return self._seen[self.numbers[name]][of.SIZE] + self.stores[name].asked - self._asked[name]
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
@@ -108,9 +105,30 @@ class DynamicTables:
         self._awaited.update((name, self.stores[name].clock) for name in trained)
         self.advance(name for name in names if self._awaited.get(name) != self.stores[name].clock)
 
+    def without_gone(self, looked: Looked, names: Collection[str], count: bool = True) -> Tensor | None:
+        """The slots of a lookup, NO_ID for rows of these tables that are gone by now; None where none can be.
+
+        Slots that are older than the last step may be those of other ids. Gradients of such count as dropped, or not.
+        """
+        old = [name for name, era in looked.eras.items() if name in names and self.stores[name].era != era]
+        if not old:
+            return None
+        assert looked.ids is not None, "lookups of dynamic tables have their ids"
+        block, values = looked.block, looked.block.values.clone()
+        for feature in looked.features:
+            if feature.table in old:
+                at = block.names.index(feature.name)
+                mine = slice(block.starts[at], block.starts[at + 1])
+                values[mine] = self.stores[feature.table].drop_gone(looked.ids[mine], values[mine], count)
+        return values
+
+    def eras(self, names: Iterable[str]) -> dict[str, int]:
+        """The age of slots that are right now, by table."""
+        return {name: self.stores[name].era for name in names}
+
     def advance(self, names: Iterable[str]) -> None:
         """A training step of those among these tables is over."""
-        over = frozenset(names) & self.stores.keys()
+        over = frozenset(name for name in names if name in self.stores)
         if not over:
             return
         if over not in self._ticks:
@@ -129,7 +147,7 @@ class Admission:
         dynamic = () if self._tables is None else self._tables.stores.keys()
         self._features = features
         self.names = sorted({feature.table for feature in features if feature.table in dynamic})
-        self._spans: dict[Any, Spans] = {}
+        self._known: dict[Any, tuple[Spans, dict[str, int]]] = {}  # by the shape of blocks
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -149,16 +167,11 @@ class Admission:
 
     def make_room(self, block: IdBlock) -> bool:
         """Have memory for all rows that may come with a block, before it is laid out; whether others may have to go."""
-        wanted = dict.fromkeys(self.names, 0)
-        for feature in self._features:
-            if feature.table in wanted:
-                at = block.names.index(feature.name)
-                wanted[feature.table] += block.starts[at + 1] - block.starts[at]
-        return self.tables.make_room(wanted)
+        return self.tables.make_room(self._shape(block)[1])
 
     def slots(self, block: IdBlock, values: Tensor, train: bool, evict: bool) -> Tensor:
         """The ids of a block, `values`, with slots for those of dynamic tables, NO_ID where there is no row."""
-        spans = self._spans_of(block)
+        spans, _ = self._shape(block)
         if not train:
             return self.tables.rows.find(values, spans)
         return self.tables.admit(values, spans, self.names, evict)
@@ -167,18 +180,26 @@ class Admission:
         """A training lookup is done; whether gradients may come for its trainable tables."""
         self.tables.looked_up(self.names, [name for name in self.names if gradients and name in self._group.handles])
 
-    def eras(self) -> dict[str, int]:
-        """The age of slots that are given now, by table."""
-        return {name: self.tables.stores[name].era for name in self.names}
+    def as_now(self, looked: Looked, layout: Layout) -> Looked:
+        """A lookup of rows as they are and lie now: those that are gone are missing."""
+        values = self.tables.without_gone(looked, self.names, count=False)
+        block = looked.block if values is None else replace(looked.block, values=values)
+        return replace(looked, block=block, layout=layout)
 
-    def _spans_of(self, block: IdBlock) -> Spans:
-        kind = block.names, tuple(block.starts)
-        if kind not in self._spans:
-            if len(self._spans) >= MOST_LAYOUTS:
-                self._spans.clear()
-            at = [block.names.index(feature.name) for feature in self._features]
-            starts, ends = ([block.starts[i + more] for i in at] for more in (0, 1))
-            counts = [end - start for start, end in zip(starts, ends, strict=True)]
-            tables = [self._group.names.index(feature.table) for feature in self._features]
-            self._spans[kind] = of_runs(starts, counts, tables, self._group.device, self._group.sizes.ids)
-        return self._spans[kind]
+    def _shape(self, block: IdBlock) -> tuple[Spans, dict[str, int]]:
+        """Which ids of a block are whose, as kernels read it, and how many each dynamic table has."""
+        kind = block.names, block.starts
+        if kind not in self._known:
+            if len(self._known) >= MOST_LAYOUTS:  # ragged blocks are all different
+                self._known.clear()
+            places, numbers = ({name: n for n, name in enumerate(names)} for names in (block.names, self._group.names))
+            at = [places[feature.name] for feature in self._features]
+            starts, counts = [block.starts[i] for i in at], [block.starts[i + 1] - block.starts[i] for i in at]
+            wanted = dict.fromkeys(self.names, 0)
+            for feature, count in zip(self._features, counts, strict=True):
+                if feature.table in wanted:
+                    wanted[feature.table] += count
+            tables = [numbers[feature.table] for feature in self._features]
+            spans = of_runs(starts, counts, tables, self._group.device, self._group.sizes.ids)
+            self._known[kind] = spans, wanted
+        return self._known[kind]

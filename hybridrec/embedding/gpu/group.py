@@ -325,22 +325,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         calls = [call for call in self._queue if call.left & tables]
         for call in calls:
             call.check()
-            self._drop_gone(call)
+            if self.dynamic is not None and (values := self.dynamic.without_gone(call.work, call.left)) is not None:
+                call.work.block = replace(call.work.block, values=values)
+                call.work.eras = self.dynamic.eras(call.work.eras)
+                self.prepare(call.work)
         return calls
-
-    def _drop_gone(self, call: QueuedCall) -> None:
-        """Of a lookup that is older than the last step, rows that are gone by now take no gradient."""
-        looked: Looked = call.work
-        old = [name for name, era in looked.eras.items() if name in call.left and self.stores[name].era != era]
-        if not old:
-            return
-        assert looked.ids is not None, "lookups of dynamic tables have their ids"
-        values = looked.block.values.clone()
-        for feature in looked.features:
-            if feature.table in old:
-                at = looked.block.names.index(feature.name)
-                mine = slice(looked.block.starts[at], looked.block.starts[at + 1])
-                values[mine] = self.stores[feature.table].drop_gone(looked.ids[mine], values[mine])
-        looked.block = replace(looked.block, values=values)
-        looked.eras = {name: self.stores[name].era for name in looked.eras}
-        self.prepare(looked)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from hybridrec.embedding.gpu.capture import ROWS, Settles
+from hybridrec.embedding.gpu.capture import Settles
 from hybridrec.embedding.store import RowData
 
 if TYPE_CHECKING:

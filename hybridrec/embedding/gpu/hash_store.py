@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -51,7 +51,7 @@ class DeviceHashStore(DeviceStore):
         self.homes = Homes({0: self}, 1, device)
         self.dropped = torch.zeros((), dtype=torch.int64, device=device)  # gradients whose row was gone
         self.era = self.asked = self.told = 0  # asked: ids that may have got a row; told: batches without room
-        self.late: Callable[[], Tensor] = lambda: self.slots.standing.cpu()
+        self.late: Callable[[], Sequence[int]] = lambda: self.slots.standing.tolist()
 
     def _policy(self) -> Policy:
         _, kind, steps, probability, count = policy_of(self.table, self.share)
@@ -60,8 +60,8 @@ class DeviceHashStore(DeviceStore):
     def _count_rows(self) -> int:
         return self._slots_at_first
 
-    def join(self, rows: HashRows, late: Callable[[], Tensor]) -> None:
-        """Be part of the slots of a group, which has what is counted of it from now on, and knows it without waiting."""
+    def join(self, rows: HashRows, late: Callable[[], Sequence[int]]) -> None:
+        """Be part of the slots of a group, which counts for it from now on, and tells it late, without waiting."""
         self.rows, self.late = rows, late
 
     @property
@@ -94,7 +94,9 @@ class DeviceHashStore(DeviceStore):
 
     def _grow(self, slots: int) -> None:
         """Other memory, with all rows in it: nothing changes before there is enough."""
-        grown = {name: torch.empty(slots, *old.shape[1:], dtype=old.dtype, device=old.device) for name, old in self._all()}
+        grown = {
+            name: torch.empty(slots, *old.shape[1:], dtype=old.dtype, device=old.device) for name, old in self._all()
+        }
         self.rows.grow(0, slots)
         for name, old in self._all():
             grown[name][: len(old)] = old
@@ -151,14 +153,13 @@ class DeviceHashStore(DeviceStore):
         there, evict = ids.to(self.device), wanted > self.capacity
         found = self.rows.prepare(there, self.rows.one(0, len(ids)), force=force, evict=evict, homes=self.homes())
         self.asked += len(ids)
-        self.refuse(self.slots.standing.cpu())
+        self.refuse(self.slots.standing.tolist())
         return found.cpu()
 
-    def refuse(self, standing: Tensor, late: str = "") -> None:
+    def refuse(self, standing: Sequence[int], late: str = "") -> None:
         """Raise if ids found no room, and nobody was told yet."""
-        if int(standing[of.FAULTS]) > self.told:
-            self.told = int(standing[of.FAULTS])
-            needed, spare = int(standing[of.LACKED]), int(standing[of.SPARED])
+        if standing[of.FAULTS] > self.told:
+            self.told, needed, spare = (standing[place] for place in (of.FAULTS, of.LACKED, of.SPARED))
             told = f"holds {self.capacity} rows and {needed} more are needed, but only {spare} may be evicted"
             raise full_error(self.table, told + late)
 
@@ -179,11 +180,12 @@ class DeviceHashStore(DeviceStore):
         at = self._found(ids.to(self.device))
         return torch.where((at >= 0)[:, None], self.there[at.clamp(min=0)], 0)
 
-    def drop_gone(self, ids: Tensor, slots: Tensor) -> Tensor:
-        """Slots of an earlier lookup, NO_ID for those that are no longer the rows of their ids; which are counted."""
+    def drop_gone(self, ids: Tensor, slots: Tensor, count: bool = True) -> Tensor:
+        """Slots of an earlier lookup, NO_ID for those that are no longer of their ids, which are counted, or not."""
         at = slots.clamp(min=0)
         gone = (slots >= 0) & ((self.slots.ids[at] != ids) | (self.slots.touched[at] == -1))
-        self.dropped += gone.sum()
+        if count:
+            self.dropped += gone.sum()
         return torch.where(gone, NO_ID, slots)
 
     # -- all rows -----------------------------------------------------------------------------------------
@@ -299,9 +301,7 @@ class DeviceHashStore(DeviceStore):
         hash_index.insert(ids, at, spans, self.rows.indexes, self.rows.lacking)
         twice = known | (self.rows.unaged(0, ids) != at)
         if bool(twice.any()):
-            raise ValueError(
-                f"table {self.table.name!r}: id {int(ids[twice][0])} is there twice; each may come once"
-            )
+            raise ValueError(f"table {self.table.name!r}: id {int(ids[twice][0])} is there twice; each may come once")
 
     def erase(self, ids: Tensor) -> None:
         self.settle()
@@ -323,12 +323,12 @@ class DeviceHashStore(DeviceStore):
     # -- figures ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
-        return {**_counters(self.slots.standing.cpu()), "dropped_gradients": int(self.dropped), **super().counters()}
+        return {**_counters(self.slots.standing.tolist()), "dropped_gradients": int(self.dropped), **super().counters()}
 
     def ask_figures(self) -> Callable[[], StoreFigures]:
         """What gives its figures, as they were some lookups ago: nobody waits for the device."""
         standing = self.late()
-        return lambda: StoreFigures(int(standing[of.SIZE]), self.memory()["allocated"], _counters(standing))
+        return lambda: StoreFigures(standing[of.SIZE], self.memory()["allocated"], _counters(standing))
 
     def memory(self) -> dict[str, float]:
         parts = self.slots
@@ -351,8 +351,8 @@ class DeviceHashStore(DeviceStore):
         return _remade(self.table, self.seed, str(self.device), self.share, self.snapshot())
 
 
-def _counters(standing: Tensor) -> dict[str, int]:
-    return {name: int(standing[place]) for name, place in COUNTERS.items()}
+def _counters(standing: Sequence[int]) -> dict[str, int]:
+    return {name: standing[place] for name, place in COUNTERS.items()}
 
 
 def _words(numbers: Tensor) -> Tensor:

@@ -188,6 +188,10 @@ class DeviceLookup:
         starts, ends = ([block.starts[i + more] for i in at] for more in (0, 1))
         return shapes.layout(starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
+    def as_now(self, looked: Looked) -> Looked:
+        """A lookup of rows as they are now."""
+        return self.admission.as_now(looked, self.layout(looked.block)) if self.admission else looked
+
     def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
         self.tiers.watch()
@@ -279,7 +283,7 @@ class _Lookup(torch.autograd.Function):
             block = replace(ids, values=lookup.admission.slots(ids, block.values, train, evict))
             if train:
                 lookup.admission.looked_up(learned)
-            eras = lookup.admission.eras()
+            eras = lookup.admission.tables.eras(lookup.admission.names)
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()
@@ -311,7 +315,7 @@ class _Lookup(torch.autograd.Function):
         looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
         of_weights = of_anchor = None
         if ctx.needs_input_grad[1]:
-            of_weights = weight_gradient(looked, *ctx.saved_tensors)
+            of_weights = weight_gradient(ctx.lookup.as_now(looked), *ctx.saved_tensors)
         if ctx.needs_input_grad[0] and (of_weights is None or accumulates(ctx.lookup.anchor)):
             if looked.groups is None:  # the lookup was one of eval()
                 ctx.lookup.group.prepare(looked)

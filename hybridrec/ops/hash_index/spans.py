@@ -39,7 +39,9 @@ def of_counts(counts: Sequence[int], tables: Sequence[int], device: torch.device
     return of_runs([0, *accumulate(counts)][:-1], counts, tables, device, ids)
 
 
-def of_runs(starts: Sequence[int], counts: Sequence[int], tables: Sequence[int], device: torch.device, ids: int) -> Spans:
+def of_runs(
+    starts: Sequence[int], counts: Sequence[int], tables: Sequence[int], device: torch.device, ids: int
+) -> Spans:
     """Runs of so many ids that start anywhere in a block; those of a table come in this order."""
     lines = torch.zeros(len(counts), of.LENGTH, dtype=torch.int64)
     for place, numbers in ((of.START, starts), (of.COUNT, counts), (of.TABLE, tables)):
