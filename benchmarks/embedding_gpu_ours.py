@@ -49,14 +49,14 @@ class Synthetic(nn.Module):
         return self.layers(self.embeddings(batch.ids).flat, batch.dense)
 
 
-def collection(shape: Shape, device: str) -> hr.EmbeddingCollection:
-    """The tables; feature f3 is the fourth of the shape."""
+def collection(shape: Shape, device: str, dynamic: bool = False) -> hr.EmbeddingCollection:
+    """The tables; feature f3 is the fourth of the shape. Dynamic ones may have as many rows."""
     names: dict[int, list[str]] = {}
     for number, (table, _) in enumerate(shape.features):
         names.setdefault(table, []).append(f"f{number}")
     dtype = torch.float16 if shape.half else torch.float32
     tables = [
-        hr.Table(f"t{at}", dim=dim, rows=rows, features=names[at], dtype=dtype)
+        hr.Table(f"t{at}", dim=dim, features=names[at], dtype=dtype, **{"capacity" if dynamic else "rows": rows})
         for at, (rows, dim) in enumerate(shape.tables)
     ]
     return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)

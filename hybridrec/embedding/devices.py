@@ -38,8 +38,8 @@ def on_host(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def refuse_on_gpu(tables: Iterable[Table], fused: bool, many: bool) -> None:
-    """Raise for what is only possible on the CPU so far, or with one process, not many. Tables on the host are there."""
+def refuse_on_gpu(tables: Iterable[Table], fused: bool, many: bool = False) -> None:
+    """Raise for what is only possible on the CPU so far, or for one process and not many. Tables on the host may be."""
     if not fused:
         raise ValueError("fused=False makes plain parameters; build it on the CPU and move it with .to('cuda')")
     for table in tables if many else ():

@@ -29,14 +29,15 @@ def test_devices_that_hold_no_rows_are_named(name):
         device_of(name)
 
 
-def test_a_dynamic_table_is_refused_by_name_and_its_remedies_are_told():
+def test_several_ranks_refuse_a_dynamic_table_by_name_and_its_remedies_are_told():
     table = hr.Table("item", dim=4, capacity=10)
+    refuse_on_gpu([table], fused=True)
     told = r"table 'item' is dynamic, .*; give it where='host', .* or rows= \(and out_of_range='hash'"
     with pytest.raises(ValueError, match=told) as caught:
-        refuse_on_gpu([table], fused=True)
+        refuse_on_gpu([table], fused=True, many=True)
     for remedy in ("""{"item"={where="host"}}""", """{"*"={rows=1000000, out_of_range="hash"}}"""):
         assert f"model.tables='{remedy}'" in on_command_line(caught.value)
-    refuse_on_gpu([replace(table, where="host")], fused=True)
+    refuse_on_gpu([replace(table, where="host")], fused=True, many=True)
 
 
 @pytest.mark.parametrize(

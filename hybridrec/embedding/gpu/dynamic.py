@@ -30,6 +30,7 @@ NO_GRAPH = (
     "a lookup of dynamic tables on a GPU cannot be part of a CUDA graph: their memory grows with their rows; run the "
     "step without a graph"
 )
+UNPINNED = -1  # no age of slots: their rows may go at any time
 LATE = ": an earlier lookup took new ids for zeros, and no row was lost"
 
 
@@ -122,9 +123,9 @@ class DynamicTables:
                 values[mine] = self.stores[feature.table].drop_gone(looked.ids[mine], values[mine], count)
         return values
 
-    def eras(self, names: Iterable[str]) -> dict[str, int]:
-        """The age of slots that are right now, by table."""
-        return {name: self.stores[name].era for name in names}
+    def now(self, eras: Mapping[str, int]) -> dict[str, int]:
+        """The age of slots that are right now, by table; of rows that nothing pins nobody can tell."""
+        return {name: UNPINNED if era == UNPINNED else self.stores[name].era for name, era in eras.items()}
 
     def advance(self, names: Iterable[str]) -> None:
         """A training step of those among these tables is over."""
@@ -176,9 +177,12 @@ class Admission:
             return self.tables.rows.find(values, spans)
         return self.tables.admit(values, spans, self.names, evict)
 
-    def looked_up(self, gradients: bool) -> None:
-        """A training lookup is done; whether gradients may come for its trainable tables."""
-        self.tables.looked_up(self.names, [name for name in self.names if gradients and name in self._group.handles])
+    def looked_up(self, train: bool, gradients: bool) -> dict[str, int]:
+        """A lookup is done; whether gradients may come for its trainable tables. The age of its slots, by table."""
+        pinned = [name for name in self.names if train and gradients and name in self._group.handles]
+        if train:
+            self.tables.looked_up(self.names, pinned)
+        return self.tables.now(dict.fromkeys(self.names, UNPINNED) | dict.fromkeys(pinned, 0))
 
     def as_now(self, looked: Looked, layout: Layout) -> Looked:
         """A lookup of rows as they are and lie now: those that are gone are missing."""

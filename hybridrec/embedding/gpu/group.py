@@ -327,6 +327,6 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             call.check()
             if self.dynamic is not None and (values := self.dynamic.without_gone(call.work, call.left)) is not None:
                 call.work.block = replace(call.work.block, values=values)
-                call.work.eras = self.dynamic.eras(call.work.eras)
+                call.work.eras = self.dynamic.now(call.work.eras)
                 self.prepare(call.work)
         return calls

@@ -190,19 +190,25 @@ class DeviceHashStore(DeviceStore):
 
     # -- all rows -----------------------------------------------------------------------------------------
 
-    def taken(self, live: bool = False) -> Tensor:
-        """The slots int64 of rows, on the CPU, ascending; those that have expired among them, or not."""
+    def _has_row(self, live: bool) -> Tensor:
+        """Which slots have a row, bool; those that have expired among them, or not."""
         touched = self.slots.touched.long() & of.WORD
         there = touched != of.UNSEEN
-        if live:
-            there &= self._clock - touched <= self.slots.policy.lifetime
-        return there.nonzero()[:, 0].cpu()
+        return there & (self._clock - touched <= self.slots.policy.lifetime) if live else there
+
+    def taken(self, live: bool = False) -> Tensor:
+        """The slots int64 of such rows, on the CPU, ascending."""
+        return self._has_row(live).nonzero()[:, 0].cpu()
 
     def __len__(self) -> int:
-        return len(self.taken(live=True))
+        return int(self._has_row(live=True).sum())
 
     def ids(self) -> Tensor:
         return read_rows(self.slots.ids, self.taken(live=True)).sort().values
+
+    def some_ids(self, count: int) -> Tensor:
+        found = self.slots.ids[self._has_row(live=True)]
+        return found.topk(min(count, len(found)), largest=False).values.cpu()
 
     def at(self, slots: Tensor) -> RowData:
         """All that belongs to the rows of slots int64 on the CPU."""

@@ -281,9 +281,7 @@ class _Lookup(torch.autograd.Function):
             block = replace(ids, values=slots)
         if lookup.admission:
             block = replace(ids, values=lookup.admission.slots(ids, block.values, train, evict))
-            if train:
-                lookup.admission.looked_up(learned)
-            eras = lookup.admission.tables.eras(lookup.admission.names)
+            eras = lookup.admission.looked_up(train, learned)
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.initial import Constant
 from hybridrec.ops.hash_index import reference
+from hybridrec.train.graphs import graphs_for
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.on_device import SIZES, OnDevice, ids, lists
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
@@ -217,6 +219,42 @@ def test_rows_that_are_loaded_between_lookups_have_memory_and_are_found() -> Non
     assert one.ids() == [1, *range(10, 30), *range(40, 70)]
     assert one(10, 40).tolist() == [[5.0, 5.0], [0.875, 0.875]]
     assert sorted(reference.entries(one.store.slots.index)) == one.ids()
+
+
+def test_a_row_that_was_read_in_eval_takes_no_gradient_when_it_is_gone() -> None:
+    one = One(capacity=2)
+    one.train(1, 2)
+    one.emb.eval()
+    read = one(1, 2)
+    one.emb.train()
+    one(3)  # 1 goes, in the same step
+    read.sum().backward()
+    one.optimizer.step()
+    assert one.store.lookup(torch.tensor([2, 3])).tolist() == [[0.75, 0.75], [1, 1]]
+    assert one.store.counters()["dropped_gradients"] == 1
+
+
+def test_memory_is_there_for_all_ids_that_have_come_since_the_host_last_knew() -> None:
+    one = One(capacity=20)
+    dynamic = one.emb.group.dynamic  # pyright: ignore
+    assert dynamic is not None
+    assert not dynamic.make_room({"user": 3})
+    assert not dynamic.make_room({"user": 4})  # nobody has asked the device in between
+    assert one.store.slots.slots >= 7
+    assert dynamic.make_room({"user": 14})  # some may have to go
+    assert one.store.slots.slots == 20
+    dynamic.watch()
+    assert not dynamic.make_room({"user": 20})  # none had come
+
+
+def test_steps_are_no_cuda_graphs() -> None:
+    one = One()
+    learner: Any = SimpleNamespace(model=one.emb, device=DEVICE, loss=None)
+    assert graphs_for(learner, wanted=None) is None
+    with pytest.raises(
+        ValueError, match="graphs is true, but table 'user' is dynamic, and its memory on the GPU grows"
+    ):
+        graphs_for(learner, wanted=True)
 
 
 # -- on a card -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from hybridrec.ops.hash_index import reference
 from hybridrec.ops.hash_index.spans import Spans, of_counts
 from hybridrec.ops.hash_rows import triton_wanted
 from hybridrec.ops.hash_rows.lines import of
-from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy
+from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
 from hybridrec.types.id_block import NO_ID
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
@@ -172,6 +172,21 @@ def test_reading_changes_nothing_and_an_expired_row_is_missing() -> None:
     found = both.rows.find(there([1, 2, 3, 9, NO_ID]), both.spans(([0] * 5,))).tolist()
     assert [slot >= 0 for slot in found] == [False, True, True, False, False]
     assert all(torch.equal(was, now) for was, now in zip(before, parts, strict=True))
+
+
+def test_rows_keep_their_slots_when_their_table_grows() -> None:
+    rows = HashRows({1: TableSlots(Policy(9, "lfu"), DEVICE, slots=3)}, 2, DEVICE)
+    spans = of_counts([3], [1], DEVICE, ids=64)
+    assert rows.prepare(there([5, 6, 5]), spans, evict=False).tolist() == [0, 1, 0]
+    rows.grow(1, 6)
+    rows.moved()
+    assert rows.find(there([5, 6, 9]), spans).tolist() == [0, 1, NO_ID]
+    assert rows.prepare(there([7, 5, 8]), spans, evict=False).tolist() == [2, 0, 3]
+    grown = rows.tables[1]
+    assert reference.entries(grown.index) == {5: 0, 6: 1, 7: 2, 8: 3}
+    assert grown.counts[:4].tolist() == [3, 1, 1, 1]
+    assert sorted(grown.free[: 6 - 4].tolist()) == [4, 5]
+    assert int(rows.lacking) == 0
 
 
 def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
-from hybridrec.embedding import Table, state
+from hybridrec.embedding import MinCount, Table, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.capture import DeviceCapture
 from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.group import TableGroup
 from hybridrec.embedding.store import Store
@@ -44,18 +45,24 @@ HALF = "half"  # the tables on the device, but for one on the host
 Where = torch.device | str | None
 
 
+def store_on_device(table: Table, seed: int) -> DeviceStore:
+    return (DeviceHashStore if table.dynamic else DeviceStore)(table, seed, DEVICE)
+
+
 class Click(nn.Module):
     """Two tables and a layer, on the CPU or on the device."""
 
-    def __init__(self, device: Where, seed: int) -> None:
+    def __init__(self, device: Where, seed: int, dynamic: bool = False) -> None:
         super().__init__()
         torch.manual_seed(seed)
         tables = [Table(name, 3, rows=2 * size) for name, size in SIZE.items()]
+        if dynamic:
+            tables[-1] = Table("user", 3, capacity=10, admission=MinCount(2))
         emb = hr.EmbeddingCollection(tables, seed=seed)
         if device == HALF:
             self.emb = beside([replace(tables[0], where="host"), *tables[1:]], seed)
         else:
-            self.emb = emb if device is None else OnDevice(emb, SIZES[0])
+            self.emb = emb if device is None else OnDevice(emb, SIZES[0], store_on_device)
         self.top = nn.Linear(6, 1).to("cpu" if device is None else DEVICE)
 
     def forward(self, ids: Mapping[str, Tensor]) -> Tensor:
@@ -100,6 +107,30 @@ def test_a_run_is_resumed_wherever_its_tables_are(tmp_path, rows, places):
         each.train(1)
     for name, values in held(second).items():
         torch.testing.assert_close(values, held(first)[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_dynamic_table_is_resumed_on_the_device_and_on_the_host_again(tmp_path):
+    first, second, third = (Run(Click(home, 0, dynamic=True), ROWS["rowwise"], SIZE) for home in (None, DEVICE, None))
+    first.train(2)
+    second.resume(first.save(tmp_path / "first"))
+    for each in (first, second):
+        each.train(1)
+    third.resume(second.save(tmp_path / "second"))
+    wanted, *others = (_exported(each) for each in (first, second, third))
+    assert wanted["ids"].tolist()
+    for found in others:
+        assert found.keys() == wanted.keys()
+        for name, values in wanted.items():
+            torch.testing.assert_close(found[name], values, atol=1e-5, rtol=1e-4)
+
+
+def _exported(trained: Run) -> dict[str, Tensor]:
+    """All that is saved of the dynamic table."""
+    home = next(home for home in homes_of(trained.model).values() if home.table.dynamic)
+    assert isinstance(home, Store)
+    data, sketch = home.export(), home.snapshot().sketch
+    parts = {"ids": data.ids, "rows": data.rows, "touched": data.touched, "sketch": sketch, **data.state}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 RULE = RowRule("adagrad", (StateColumn("sum"), StateColumn("mean", per_row=True)))
