@@ -55,8 +55,8 @@ def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
     if growing := [name for group in groups for name in getattr(getattr(group, "dynamic", None), "stores", ())]:
         if wanted:
             raise ValueError(
-                f"TrainOptions.graphs is true, but table {growing[0]!r} is dynamic, and its memory on the GPU grows with "
-                "its rows; leave graphs out"
+                f"TrainOptions.graphs is true, but table {growing[0]!r} is dynamic, and its memory on the GPU grows "
+                "with its rows; leave graphs out"
             )
         return None
     known = isinstance(learner.model, Model) and learner.loss in LOSSES.values()

@@ -21,7 +21,7 @@ from hybridrec.embedding.initial import Constant
 from hybridrec.ops.hash_index import reference
 from hybridrec.train.graphs import graphs_for
 from hybridrec.types import IdBlock
-from tests.embedding.gpu.on_device import SIZES, OnDevice, ids, lists
+from tests.embedding.gpu.on_device import QUICK, SIZES, OnDevice, ids, lists
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
 pytestmark = needs_gpu
@@ -38,7 +38,7 @@ def store(table: hr.Table, seed: int) -> DeviceStore:
 
 
 def on_device(tables: Sequence[hr.Table]) -> OnDevice:
-    return OnDevice(hr.EmbeddingCollection(tables, seed=3), SIZES[0], store)
+    return OnDevice(hr.EmbeddingCollection(tables, seed=3), QUICK if INTERPRETED else SIZES[-1], store)
 
 
 class One:
