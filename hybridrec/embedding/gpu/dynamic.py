@@ -81,6 +81,7 @@ class DynamicTables:
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)  # memory that is made where gradients are off is written where they are not
     def make_room(self, wanted: Mapping[str, int]) -> bool:
         """Have memory for so many new rows of each table; whether rows may have to go for them."""
         evict = False

@@ -53,6 +53,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._keys_there = torch.zeros(count, of.KEYS, dtype=torch.int64, device=self.device)
         halves = [store for store in self.stores.values() if store.dtype != torch.float32]
         self._held = holding([s.part for s in halves], any(isinstance(s, DeviceHashStore) for s in halves))
+        self._keys = self._find_keys()
         self._addresses_there = torch.zeros(count, of.ADDRESSES, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
@@ -259,7 +260,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
     def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:
         """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""
-        lines = step_numbers(self.names, steps), step_keys(self._keys(), self.names, steps)
+        keys = self._find_keys() if self._held >= of.LISTED else self._keys
+        lines = step_numbers(self.names, steps), step_keys(keys, self.names, steps)
         there = self._numbers_there, self._keys_there
         for place, (values, to) in enumerate(zip(lines, there, strict=True)):
             if values != self._lines[place]:
@@ -267,7 +269,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
                 self._lines[place] = values
         return there
 
-    def _keys(self) -> list[tuple[int, Part, int] | None]:
+    def _find_keys(self) -> list[tuple[int, Part, int] | None]:
         """What the rounding of rows is drawn by, where they are halves."""
         made: list[tuple[int, Part, int] | None] = []
         for store in self.stores.values():

@@ -83,6 +83,7 @@ class DeviceHashStore(DeviceStore):
         there, needed = self.slots.slots, min(rows, self.capacity)
         if needed <= there:
             return
+        self.settle()  # captures read slots and rows, and must not see one without the other
         try:
             self._grow(min(self.capacity, max(needed, 2 * there)))
         except torch.OutOfMemoryError:

@@ -247,7 +247,8 @@ class HashRows:
         """Memory for what is noted of a batch; it is clean again after each, and kept for those that are no larger."""
         size = len(values), spans.grid(LOOKED)[0], spans.grid(JUDGED)[0], len(spans.features)
         if self._noted is None or not self._noted.holds(*size):
-            self._noted = _Noted(*size, self.device)
+            with torch.inference_mode(False):  # it is written outside of it too
+                self._noted = _Noted(*size, self.device)
         return self._noted
 
     # -- on the host --------------------------------------------------------------------------------------
