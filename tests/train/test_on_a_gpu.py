@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-ROWS = {"*": {"rows": 64, "out_of_range": "zero"}}  # dynamic tables are on the CPU
+ROWS = {"*": {"rows": 64, "out_of_range": "zero"}}  # steps with dynamic tables are no graphs
 OPTIONS = TrainOptions(progress="none", log_every=5)
 EAGER = replace(OPTIONS, graphs=False)
 
@@ -54,6 +54,17 @@ def test_a_model_learns_the_same_on_a_gpu_as_on_the_cpu(name, options):
     np.testing.assert_allclose(there.predict(ds), here.predict(ds), rtol=2e-3, atol=2e-4)
     losses = [[record["loss"] for record in each.history.train] for each in (here, there)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-3)
+
+
+def test_dynamic_tables_learn_the_same_on_a_gpu_as_on_the_cpu():
+    ds, found = dataset(rows=650), []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        trainer = Trainer(build("dlrm", ds.schema, device=device, **CONFIGS["dlrm"]), options=OPTIONS)
+        trainer.fit(ds, epochs=3)
+        assert trainer.learner.graphs is None
+        found.append(trainer.predict(ds))
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("options", [EAGER, OPTIONS], ids=["launched", "graphs"])
