@@ -56,8 +56,9 @@ def collection(shape: Shape, device: str, dynamic: bool = False) -> hr.Embedding
         names.setdefault(table, []).append(f"f{number}")
     dtype = torch.float16 if shape.half else torch.float32
     tables = [
-        hr.Table(f"t{at}", dim=dim, features=names[at], dtype=dtype, **{"capacity" if dynamic else "rows": rows})
+        hr.Table(f"t{at}", dim=dim, rows=fixed, capacity=most, features=names[at], dtype=dtype)
         for at, (rows, dim) in enumerate(shape.tables)
+        for fixed, most in [(None, rows) if dynamic else (rows, None)]
     ]
     return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)
 

@@ -87,9 +87,7 @@ class DynamicTables:
         evict = False
         for name, ids in wanted.items():
             store, most = self.stores[name], self._most(name) + ids
-            try:
-                store.make_room(most)
-            except ValueError:  # on a full card it is worth waiting to know whether so many are there
+            if not _made_room(store, most):  # on a full card it is worth waiting to know whether so many are there
                 most = int(store.slots.standing[of.SIZE]) + ids
                 store.make_room(most)
             store.asked += ids
@@ -139,6 +137,14 @@ class DynamicTables:
         self.rows.standing[:, of.CLOCK] += self._ticks[over]
         for name in over:
             self.stores[name].advanced()
+
+
+def _made_room(store: DeviceHashStore, rows: int) -> bool:
+    try:
+        store.make_room(rows)
+    except ValueError:
+        return False
+    return True
 
 
 class Admission:

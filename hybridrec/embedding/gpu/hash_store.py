@@ -84,14 +84,20 @@ class DeviceHashStore(DeviceStore):
         if needed <= there:
             return
         self.settle()  # captures read slots and rows, and must not see one without the other
-        try:
-            self._grow(min(self.capacity, max(needed, 2 * there)))
-        except torch.OutOfMemoryError:
+        if not self._grows(min(self.capacity, max(needed, 2 * there))):
             size = memory.dynamic_bytes(self.table, needed, self.rule)
             memory.allocated(
                 partial(self._grow, needed),
                 *("the rows and their state", self.table.name, size, self.device, memory.FEWER_SLOTS),
             )
+
+    def _grows(self, slots: int) -> bool:
+        """Grow to so many, or not at all; an error that was handled no longer holds what was allocated."""
+        try:
+            self._grow(slots)
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def _grow(self, slots: int) -> None:
         """Other memory, with all rows in it: nothing changes before there is enough."""
@@ -213,10 +219,12 @@ class DeviceHashStore(DeviceStore):
 
     def at(self, slots: Tensor) -> RowData:
         """All that belongs to the rows of slots int64 on the CPU."""
-        touched = read_rows(self.slots.touched, slots).long() & of.WORD
-        counts = read_rows(self.slots.counts, slots).long() & of.WORD if self.counted else None
         state = {name: read_rows(values, slots) for name, values in self.states.items()}
-        return RowData(read_rows(self.slots.ids, slots), read_rows(self.there, slots), state, touched, counts)
+        return RowData(read_rows(self.slots.ids, slots), read_rows(self.there, slots), state, *self._scores(slots))
+
+    def _scores(self, slots: Tensor) -> tuple[Tensor, Tensor | None]:
+        counts = read_rows(self.slots.counts, slots).long() & of.WORD if self.counted else None
+        return read_rows(self.slots.touched, slots).long() & of.WORD, counts
 
     def read(self, ids: Tensor) -> RowData:
         found = self._find(self.checked(ids))
@@ -235,11 +243,11 @@ class DeviceHashStore(DeviceStore):
         self.check(ids, rows, state, touched, counts)
         there = self._find(self.checked(ids))
         there = there[there >= 0]
-        before = self.at(there)
+        before = self._scores(there)
         try:
             at = self._admit(self.checked(ids), force=True)
         except ValueError:  # they were touched, lest they make room for the others
-            self._score(there, before.touched, before.counts)
+            self._score(there, *before)
             raise
         self._put(at, rows, state or {})
         self._score(at, touched, counts)
@@ -323,9 +331,9 @@ class DeviceHashStore(DeviceStore):
             self.era += 1
 
     def dirty(self, since: int) -> Tensor:
-        data = self.at(self.taken(live=True))
-        assert data.touched is not None, "rows of dynamic tables have scores"
-        return data.ids[data.touched >= since].sort().values
+        slots = self.taken(live=True)
+        touched, _ = self._scores(slots)
+        return read_rows(self.slots.ids, slots[touched >= since]).sort().values
 
     # -- figures ------------------------------------------------------------------------------------------
 
