@@ -14,7 +14,7 @@ from pathlib import Path
 
 TASKS = Path("/proc/self/task")
 WORKER = "pt_gloo_runloop"  # what torch calls such a thread
-WITHIN = 2.0  # seconds, after which a thread that is still at work is left alone
+WITHIN = 5.0  # seconds, after which a thread that is still at work is left alone
 LOOK = 0.002  # seconds between two looks
 LOOKS = 3  # in a row, that find all of them at rest
 
