@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "marked_rows.h"
 #include "table.h"
 
 namespace hybridrec {
@@ -39,7 +41,8 @@ class Routed {
     int64_t position, value;
   };
 
-  // Several threads share the targets. After a fault there is nothing else to ask for.
+  // Several threads share the targets. After a fault there is nothing else to ask for. The values stay where they are
+  // until `fill` has seen them.
   Routed(const std::vector<Target>& targets, const std::vector<Asked>& asked, const int64_t* values, int world);
 
   bool failed() const { return fault_.feature >= 0; }
@@ -55,16 +58,26 @@ class Routed {
  private:
   struct Ids {
     std::vector<int64_t> unique;  // as the holder numbers them, in order of first appearance
-    std::vector<int32_t> holder;
+    std::vector<uint32_t> share;  // which of the holders
     std::vector<int64_t> place;   // among those of the same holder
+    std::optional<MarkedRows> marked;  // leads from an id to its rank; where it does not suit, `number_` has numbers
+    std::vector<uint32_t> rank;
   };
   void assign(size_t target, const int64_t* values);
+  bool settle(size_t feature, const int64_t* values);
+  void mark(size_t target, int64_t most);
+  void number(size_t target, int64_t most);
   void deal(size_t target);
+  void place(size_t feature, const std::vector<int64_t>& where, int64_t* out) const;
+  template <typename Do>
+  void each_feature(size_t target, const Do& act) const;  // act(feature) for those that ask for it
 
   const std::vector<Target> targets_;
   const std::vector<Asked> asked_;
   const int world_;
   std::vector<Ids> ids_;
+  std::vector<const int64_t*> values_;        // per feature: its ids
+  std::vector<std::vector<int64_t>> hashed_;  // per feature: the same, where some were outside a table that takes them by hash
   std::vector<std::vector<int32_t>> number_;  // per feature: which distinct id stands there, -1 for none
   std::vector<int64_t> counts_;
   std::vector<Fault> faults_;  // per target

@@ -42,12 +42,12 @@ struct Filled {
 
 TEST("each id of a table travels once, to its holder, and every place finds its row") {
   constexpr int kWorld = 3;
-  const std::vector<Target> targets = {{1000, OutOfRange::Error, {2, 0}}, {-1, OutOfRange::Error, {0, 1, 2}}};
   std::mt19937_64 random(3);
   std::vector<int64_t> values(600);
   for (int i = 0; i < 600; ++i) values[i] = i < 400 ? random() % 300 : static_cast<int64_t>(random() % 50) - 25;
   const std::vector<Asked> asked = {{0, 0, 250}, {0, 250, 150}, {1, 400, 200}};  // two features share the first table
-  for (int threads : {1, 3}) {
+  for (const auto& [threads, rows] : {std::pair{1, 1000}, {3, 1000}, {1, 1 << 30}, {3, 1 << 30}}) {  // marked, and hashed
+    const std::vector<Target> targets = {{rows, OutOfRange::Error, {2, 0}}, {-1, OutOfRange::Error, {0, 1, 2}}};
     ThreadPool::instance().resize(threads);
     const Routed routed(targets, asked, values.data(), kWorld);
     CHECK(!routed.failed());
@@ -71,17 +71,35 @@ TEST("each id of a table travels once, to its holder, and every place finds its 
 }
 
 TEST("ids outside a table have no row, that of their hash, or are the first fault") {
-  const std::vector<int64_t> values = {3, -1, 9, 10, 1 << 30};
-  const std::vector<Asked> asked = {{0, 0, 2}, {0, 2, 3}};
-  const auto routed = [&](OutOfRange policy) { return Routed({{10, policy, {0}}}, asked, values.data(), 1); };
-  const Routed zero = routed(OutOfRange::Zero);
-  const Filled none(zero, asked);
-  CHECK((none.positions[0] == std::vector<int64_t>{0, -1}) && (none.positions[1] == std::vector<int64_t>{1, -1, -1}));
-  const Routed hash = routed(OutOfRange::Hash);
-  const Filled hashed(hash, asked);
-  CHECK(hashed.at(hashed.positions[1][1]).second == static_cast<int64_t>(xxh64_int(10, 0) % 10));
-  const Routed error = routed(OutOfRange::Error);
-  CHECK(error.failed() && error.fault().feature == 0 && error.fault().position == 1 && error.fault().value == -1);
+  for (const int64_t rows : {10, 1000}) {  // marked, and hashed
+    const std::vector<int64_t> values = {3, -1, rows - 1, rows, 1 << 30};
+    const std::vector<Asked> asked = {{0, 0, 2}, {0, 2, 3}};
+    const auto routed = [&](OutOfRange policy) { return Routed({{rows, policy, {0}}}, asked, values.data(), 1); };
+    const Routed zero = routed(OutOfRange::Zero);
+    const Filled none(zero, asked);
+    CHECK((none.positions[0] == std::vector<int64_t>{0, -1}) && (none.positions[1] == std::vector<int64_t>{1, -1, -1}));
+    const Routed hash = routed(OutOfRange::Hash);
+    const Filled hashed(hash, asked);
+    CHECK(hashed.at(hashed.positions[0][0]).second == 3);
+    CHECK(hashed.at(hashed.positions[1][1]).second == static_cast<int64_t>(xxh64_int(rows, 0) % rows));
+    const Routed error = routed(OutOfRange::Error);
+    CHECK(error.failed() && error.fault().feature == 0 && error.fault().position == 1 && error.fault().value == -1);
+  }
+}
+
+TEST("of faults in several tables that of the first feature counts") {
+  const std::vector<int64_t> values = {1, 2, 3, 40, 5, 60};
+  const std::vector<Asked> asked = {{1, 0, 2}, {0, 2, 2}, {1, 4, 2}};
+  const Routed routed({{10, OutOfRange::Error, {0}}, {10, OutOfRange::Error, {0}}}, asked, values.data(), 1);
+  CHECK(routed.failed() && routed.fault().feature == 1 && routed.fault().position == 1 && routed.fault().value == 40);
+}
+
+TEST("each occurrence of an id travels where a table counts them") {
+  const std::vector<int64_t> values = {4, 4, 5, 4};
+  const Routed routed({{10, OutOfRange::Error, {0, 1}, true}}, {{0, 0, 4}}, values.data(), 2);
+  CHECK((routed.counts() == std::vector<int64_t>{3, 1}));
+  const Filled filled(routed, {{0, 0, 4}});
+  CHECK((filled.messages[0] == std::vector<int64_t>{2, 2, 2}) && (filled.messages[1] == std::vector<int64_t>{2}));
 }
 
 TEST("one more server takes its part of the ids, and no other id moves") {
