@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
@@ -117,6 +118,8 @@ class StepGraph:
         for part in learner.model.modules():
             if isinstance(part, EmbeddingCollection):
                 part.expect(self.batch.batch)
+        for group in self._groups:
+            group.fix(self.batch.batch.ids)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self.outputs = learner.outputs(self.batch.batch)
@@ -130,7 +133,8 @@ class StepGraph:
 
     def replay(self, batch: Batch, divisor: Divisor) -> LateLoss:
         """The loss and the outputs of a batch; its gradients are where a backward leaves them."""
-        self.batch.fill(batch)
+        slots, flights = self._slots(batch)
+        self.batch.fill(batch, slots)
         if divisor != self._divisor:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
@@ -139,10 +143,17 @@ class StepGraph:
         for part, grad in self._grads:
             part.grad = grad
         for group, looked in self._looked:
-            group.take(looked)
+            group.take(looked, flights)
+        for group in self._groups:
+            group.go_on()
         return LateLoss(self._there, self.loss, self.outputs.clone(), batch, self._watch)
 
+    def _slots(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], tuple[Any, ...]]:
+        """What the graph reads in place of ids of tiered tables, where it does so; and what keeps their rows there."""
+        found = [group.slots(self.batch.batch.ids, batch.ids) for group in self._groups]
+        return [pair for pairs, _ in found for pair in pairs], tuple(each for _, flights in found for each in flights)
+
     def _watch(self) -> None:
-        """Raise where a replay that is done had ids outside a table."""
+        """Raise where a replay that is done had ids outside a table, or more rows than there is room for."""
         for group in self._groups:
             group.watch()
