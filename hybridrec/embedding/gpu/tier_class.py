@@ -1,10 +1,10 @@
-"""TierClass: tables of one dimension whose rows share a cache, so that one admission serves them all."""
+"""TierClass: tables with rows of one kind that share a cache, so that one admission serves them all."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -43,14 +43,14 @@ class _Held:
 
 
 def classes_of(stores: Iterable[TieredStore]) -> list[list[TieredStore]]:
-    """Which tables share a cache: those of one dimension, as far as one directory can number their rows."""
+    """Which tables share a cache: those whose rows are alike, as far as one directory can number them."""
     made: list[list[TieredStore]] = []
-    open: dict[int, list[TieredStore]] = {}  # by dimension, the class that more can join
+    open: dict[Hashable, list[TieredStore]] = {}  # by the kind of rows, the class that more can join
     for store in stores:
-        mine = open.get(store.dim)
+        mine = open.get(store.kind)
         if mine is None or sum(map(len, mine)) + len(store) > MOST_ROWS:
             made.append(mine := [])
-            open[store.dim] = mine
+            open[store.kind] = mine
         mine.append(store)
     return made
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 
@@ -60,6 +62,11 @@ class TieredStore(DeviceStore):
         self.clear()
         if begins is not None:
             self.restore(begins)
+
+    @property
+    def kind(self) -> Hashable:
+        """What tables that share a cache have in common."""
+        return self.dim, self.dtype
 
     @property
     def fresh(self) -> bool:

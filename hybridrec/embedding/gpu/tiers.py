@@ -13,6 +13,7 @@ them apart:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,6 +77,7 @@ class Tiers:
         self._gate = gate
         self._spread = any(feature.group > 1 for feature in features)  # ids are not yet those of rows
         self._coming: Any = WeakTensorKeyDictionary()  # by the ids of a block, which may go without a lookup
+        self._lock = threading.Lock()  # of those: another thread brings blocks
         self._ahead: Any = WeakTensorKeyDictionary()
         self._fixed: Any = WeakTensorKeyDictionary()
         self._runs: dict[Any, list[tuple[TierClass, Runs]]] = {}  # by the shape of blocks
@@ -91,7 +93,8 @@ class Tiers:
     def expect(self, block: IdBlock) -> None:
         """A lookup of this very block will come, when the current stream has brought it."""
         if self._fed and not self._spread:
-            self._coming[block.values] = self._expected(block)
+            with self._lock:
+                self._coming[block.values] = self._expected(block)
 
     def slots(self, block: IdBlock) -> tuple[Tensor, tuple[Flight, ...]]:
         """The ids of a block with slots for those of tiered tables, and what keeps their rows there.
@@ -108,7 +111,8 @@ class Tiers:
 
     def take(self, block: IdBlock) -> Admitted:
         """The slots of a block, for what is launched from now on: those of its admission ahead, if it had one."""
-        self._coming.pop(block.values, None)
+        with self._lock:
+            self._coming.pop(block.values, None)
         found: Admitted | None = self._ahead.pop(block.values, None)
         if found is None or found.version != _version(block.values):
             found = None
@@ -124,9 +128,13 @@ class Tiers:
     def go_on(self) -> None:
         """Admit the block that is expected next, beside what was launched until now."""
         self.land()
-        if not self._ahead and self._coming:
-            values = next(iter(self._coming.keys()))
-            self._ahead[values] = self._admit(values, self._coming.pop(values))
+        if self._ahead:
+            return
+        with self._lock:
+            values = next(iter(self._coming.keys()), None)
+            block = None if values is None else self._coming.pop(values)
+        if values is not None and block is not None:
+            self._ahead[values] = self._admit(values, block)
 
     def land(self) -> None:
         """Rows that no lookup needs any more may go."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -145,8 +145,7 @@ def test_the_next_block_is_admitted_with_a_replay_and_no_third_one_is_out() -> N
     tiered = Run(tiered=True)
     tiered.train([batch_of(seed) for seed in range(graphs.SEEN + 1)])  # the last is a replay
     first, second, third = (tiered.learner.place(batch_of(seed)) for seed in (10, 11, 12))
-    tier, rows, out = tiered.group.tiers[0], tiered.learner.rows, []
-    assert rows is not None
+    tier, rows, out = tiered.group.tiers[0], cast(Any, tiered.learner.rows), []
     before, step = tier.cache.figures().admissions, rows.step
     rows.step = lambda: (out.append(in_flight(tier)), step())[1]
     for number, placed in enumerate((first, second, third), 1):
