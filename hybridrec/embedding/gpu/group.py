@@ -18,7 +18,7 @@ from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tier_class import Flight, TierClass, classes_of
-from hybridrec.embedding.gpu.tiered_store import TieredStore
+from hybridrec.embedding.gpu.tiered_store import TieredStore, begins_of
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
@@ -42,7 +42,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             TierClass(each)
         self.tiers = list(dict.fromkeys(store.tier for store in self.tiered.values()))
         self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
-        self._bases, end = self._numbered()
+        self._bases, end = begins_of(self.stores)
         self._bases_there = torch.tensor(list(self._bases.values()), device=self.device)
         self._places = memory.allocated(
             lambda: torch.zeros(end, dtype=torch.int32, device=self.device),
@@ -62,20 +62,6 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
         for number, store in enumerate(self.stores.values()):
             store.left_out = self._outcome[1 + number]
-
-    def _numbered(self) -> tuple[dict[str, int], int]:
-        """Where the rows that kernels see of each table begin among those of all, and how many those are.
-
-        Tables that share slots begin at the same one: no two rows are in a slot at a time.
-        """
-        begins: dict[Any, int] = {}
-        end, made = 0, {}
-        for name, store in self.stores.items():
-            memory = store.tier if isinstance(store, TieredStore) else store
-            if memory not in begins:
-                begins[memory], end = end, end + len(store.there)
-            made[name] = begins[memory]
-        return made, end
 
     def lookup_fn(
         self,

@@ -143,7 +143,8 @@ class DeviceStore(Store):
         for device in {store.device for store, _ in wanted if isinstance(store, DeviceStore)}:
             here = [(s, rule) for s, rule in wanted if isinstance(s, DeviceStore) and s.device == device]
             free = memory.free_bytes(device)
-            dropped = sum(values.nbytes for store, _ in here for values in store.states.values())
+            held = {values.data_ptr(): values for store, _ in here for values in store.states.values()}  # some share it
+            dropped = sum(values.nbytes for values in held.values())
             kept = [(store.table, store.share, rule) for store, rule in here]
             memory.refuse_state(kept, device, None if free is None else free + dropped)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -207,6 +208,21 @@ class TieredStore(DeviceStore):
 
     def __deepcopy__(self, memo: dict) -> TieredStore:
         return _remade(self.table, self.seed, self.device, self.slots, self.share, self.snapshot())
+
+
+def begins_of(stores: Mapping[str, DeviceStore]) -> tuple[dict[str, int], int]:
+    """Where the rows that kernels see of each table begin among those of all, and how many those are.
+
+    Tables that share slots begin at the same one: no two rows are in a slot at a time.
+    """
+    begins: dict[Any, int] = {}
+    end, made = 0, {}
+    for name, store in stores.items():
+        memory = store.tier if isinstance(store, TieredStore) else store
+        if memory not in begins:
+            begins[memory], end = end, end + len(store.there)
+        made[name] = begins[memory]
+    return made, end
 
 
 def _remade(
