@@ -122,8 +122,7 @@ class TieredStore(DeviceStore):
 
     def columns(self, at: Tensor) -> dict[str, Tensor]:
         """Rows and state of slots int64 by name, copied to the CPU."""
-        assert self.tier, "with it, states have memory"
-        return {name: self._read(name, at) for name in (ROWS, *self.states)}
+        return {name: self._read(name, at) for name in (ROWS, *(self.rule.names if self.rule else ()))}
 
     def _read(self, name: str, at: Tensor) -> Tensor:
         column = self.tier.place(self, name)

@@ -167,10 +167,10 @@ def scored(ids: id_block.IdBlock, factor: float = 1.0) -> Batch:
 
 def test_a_replay_that_needs_more_rows_than_there_is_room_for_is_told_and_none_is_lost() -> None:
     hot, tiered = Run(tiered=False), Run(tiered=True)
-    many, one = list(range(18)), [3] * 18
+    one, many = few(a_list=[[3]]), few(a_list=[list(range(35))])  # and a row of d
     for run in (hot, tiered):
-        run.train([scored(few(a=one, d=one)) for _ in range(graphs.SEEN + 1)])
-    coming = [scored(few(a=many, d=many)), *(scored(few(a=one, d=one), 0.0) for _ in range(3))]
+        run.train([scored(one) for _ in range(graphs.SEEN + 1)])
+    coming = [scored(many), *(scored(one, 0.0) for _ in range(3))]
     with pytest.raises(ValueError, match=r"tables 'a', 'd' together have 34 rows on .* needed 2 more"):
         tiered.train(coming)  # nobody waits for the device to know: on a card it is told in one of the next steps
     for name in "ad":

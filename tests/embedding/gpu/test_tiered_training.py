@@ -208,16 +208,16 @@ def test_tables_of_one_dimension_share_slots_and_are_admitted_together() -> None
     assert a.cache.figures().admissions == 1
 
 
-def few(**given: list[int]) -> IdBlock:
+def few(**given: list[Any]) -> IdBlock:
     """A block of these ids, others are 0, lists are empty."""
     count = len(next(iter(given.values())))
-    rest = {name: [0] * count for name in "abcd"}
-    return IdBlock.from_lists({**rest, **given, "a_list": [[]] * count, "c_seq": [[]] * count})
+    rest = {name: [0] * count for name in "abcd"} | {name: [[]] * count for name in ("a_list", "c_seq")}
+    return IdBlock.from_lists(rest | given)
 
 
 def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
     both = Both("sgd")
-    both.tiered(few(a=list(range(60))))[0].sum().backward()
+    both.tiered(few(a_list=[list(range(60))]))[0].sum().backward()
     both.optimizers[1].step()
     with pytest.raises(
         ValueError, match=r"tables 'a', 'd' together have 34 rows on .* needed 27 more.*them together cache=61 or more"
