@@ -1,9 +1,10 @@
-"""How all tests run: the search that hypothesis makes, the real data sets, garbage, and what runs beside them."""
+"""How all tests run: the search that hypothesis makes, the real data sets, signals, garbage, what runs beside them."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -33,10 +34,22 @@ def shared_data() -> Path:
     return folder
 
 
+# -- signals ---------------------------------------------------------------------------------------------------
+
+
+def _heed_signals() -> None:
+    """Where a shell starts the tests in the background they ignore Ctrl-C, and so would all that they start."""
+    meant = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    for number, action in meant.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
+
+
 # -- garbage ---------------------------------------------------------------------------------------------------
 
 
 def pytest_configure() -> None:
+    _heed_signals()
     gc.disable()  # until all tests are there
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = {"thread": "thread", "address": "address,undefined"}
@@ -36,10 +37,14 @@ def build(check: str, target: str) -> Path:
 
 
 def side_by_side(commands: dict[str, list[str]], variables: dict[str, str]) -> int:
-    """Run all of them at once, and print under its title what each has said; 1 if one failed."""
+    """Run all of them at once, and print under its title what each has said; 1 if one failed.
+
+    Their files are in a folder that is gone afterwards, also where one is killed.
+    """
     to = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    runs = [subprocess.Popen(each, env={**os.environ, **variables}, cwd=ROOT, **to) for each in commands.values()]
-    with ThreadPoolExecutor(len(runs)) as readers:
+    with TemporaryDirectory(prefix="hybridrec-native-") as folder, ThreadPoolExecutor(len(commands)) as readers:
+        environment = {**os.environ, **variables, "TMPDIR": folder}
+        runs = [subprocess.Popen(each, env=environment, cwd=ROOT, **to) for each in commands.values()]
         for title, said in zip(commands, readers.map(lambda each: each.communicate()[0], runs), strict=True):
             print(f"{title}\n{said}", flush=True)
     return int(any(each.returncode for each in runs))

@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 struct Folder {
   std::string path;
   Folder() {
-    char name[] = "/tmp/hybridrec-XXXXXX";
-    path = mkdtemp(name);
+    path = (fs::temp_directory_path() / "hybridrec-XXXXXX").string();
+    CHECK(mkdtemp(path.data()) != nullptr);
   }
   ~Folder() { fs::remove_all(path); }
   Place place(const std::string& sub = "table", bool read_only = false) const { return {path + "/" + sub, "user", 0, read_only}; }

@@ -6,23 +6,21 @@ are no threads. What a rank has sent can be taken in any order.
 
 from __future__ import annotations
 
-import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from hybridrec import _native
+from hybridrec.parallel.process import host_name
 from hybridrec.parallel.ranks import Ranks, names_of
 
 CHANNELS = ("ids", "vectors", "layers")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Breach:
@@ -154,8 +152,3 @@ def _meet(mine: Any, told: list[Any]) -> str:
     except RuntimeError as failed:
         return str(failed)
     return ""
-
-
-def host_name() -> str:
-    """This host since it was started."""
-    return f"{platform.node()} {_BOOT.read_text().strip() if _BOOT.exists() else ''}"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from hybridrec.parallel import ending  # noqa: F401  (it acts when the program ends)
 from hybridrec.parallel.meeting import meeting_place
 from hybridrec.parallel.watch import Watch, watch_over
 

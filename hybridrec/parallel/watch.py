@@ -2,7 +2,8 @@
 
 Signs of life go through the store of torch.distributed, by a thread and a connection of their own: no collective, and
 nothing at a step but a number that is set. A rank that raises leaves its error there. One that dies breaks the
-connections of the others, who then look whose signs have stopped. One that stalls shows after `timeout` seconds.
+connections of the others, who then look whose process has ended, or, on another host, whose signs have stopped. One
+that stalls shows after `timeout` seconds.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore  # pyright: ignore[reportPrivateImportUsage] (documented there)
 
 from hybridrec.parallel.meeting import meeting_place
+from hybridrec.parallel.process import Process
 
 BEAT = 0.5  # seconds between two signs of life
-QUIET = 2.5  # seconds without a sign after which a rank counts as gone, once a connection broke
+QUIET = 2.5  # seconds without a sign after which a rank of another host counts as gone, once a connection broke
 GRACE = 5.0  # seconds for a rank to end by itself after another failed
 FAILURE = "failure"
 _WORDS = ("gloo", "connection closed by peer", "connection reset", "broken pipe", "timed out waiting", "socket")
@@ -47,6 +49,7 @@ class Watch:
         self._store, self._end = store, end
         self._told = False  # the failure has reached the program
         self._beats = 0
+        self._process = Process.here()
         self._seen: list[tuple[bytes, float]] = [(b"", time.monotonic())] * world  # last sign, and when it changed
         self._reached = time.monotonic()  # when the store last answered
         self._over, self._blind = threading.Event(), False
@@ -71,10 +74,6 @@ class Watch:
         self._thread.join(timeout=4 * BEAT)
         if self._thread.is_alive():  # it waits for the store; if Python ended meanwhile, torch would abort the process
             atexit.register(self._thread.join, self.timeout)
-        if self._answers() and not self._thread.is_alive():
-            self._quietly(self._sign)
-            if self.rank == 0:  # it may keep the store: the others see this sign first
-                time.sleep(0 if all(_read(sign)["over"] for sign, _ in self._seen[1:]) else 2 * BEAT)
 
     def _leave(self) -> None:
         """The program is over. After a failure nobody waits for connections to ranks that are gone."""
@@ -98,9 +97,9 @@ class Watch:
         late = "timed out" in str(error).lower()
         until = time.monotonic() + 2 * QUIET
         while self.failure is None and time.monotonic() < until:
-            if gone := self._silent(QUIET):
-                self._publish(self._stop(gone) if late else self._loss(gone))
-            elif late and (slow := self._behind()):
+            if not late and (gone := self._gone()):
+                self._publish(self._loss(gone))
+            elif late and (slow := self._silent(QUIET) or self._behind()):
                 self._publish(self._stop(slow))
             else:
                 time.sleep(BEAT / 5)
@@ -121,6 +120,13 @@ class Watch:
     # -- what the others say ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Look at the others until this rank is done, and say so."""
+        self._keep_looking()
+        if self._over.is_set() and not self._blind and self._quietly(self._sign) and self.rank == 0:
+            # It may keep the store: the others see this sign first.
+            time.sleep(0 if all(_read(sign)["over"] for sign, _ in self._seen[1:]) else 2 * BEAT)
+
+    def _keep_looking(self) -> None:
         while self.failure is None and not self._over.wait(BEAT):
             try:
                 self._look()
@@ -158,7 +164,7 @@ class Watch:
     def _sign(self) -> None:
         self._beats += 1
         sign = {"beat": self._beats, "step": self.step, "calls": self.calls, "over": self._over.is_set()}
-        self._store.set(_key(self.rank), json.dumps(sign))
+        self._store.set(_key(self.rank), json.dumps({**sign, "process": self._process}))
 
     def _end_soon(self) -> None:
         """Leave the program time to end by itself, as its connections break; then end it."""
@@ -181,12 +187,22 @@ class Watch:
     def _is_done(self, rank: int) -> bool:
         return _read(self._seen[rank][0])["over"]
 
+    def _others(self) -> list[int]:
+        """Ranks that are not done."""
+        return [rank for rank in range(self.world) if rank != self.rank and not self._is_done(rank)]
+
     def _silent(self, seconds: float) -> list[int]:
         """Ranks that gave no sign for so long, and are not done."""
         if time.monotonic() - self._reached >= seconds:
             return [] if self.rank == 0 or self._is_done(0) else [0]  # which keeps the store
-        others = [rank for rank in range(self.world) if rank != self.rank and not self._is_done(rank)]
-        return [rank for rank in others if time.monotonic() - self._seen[rank][1] > seconds]
+        return [rank for rank in self._others() if time.monotonic() - self._seen[rank][1] > seconds]
+
+    def _gone(self) -> list[int]:
+        """Ranks that are no more. A busy machine can keep any of them silent: where it can be seen, it is looked at."""
+        ended = {rank: _process(self._seen[rank][0]).ended() for rank in self._others()}
+        if ended.get(0):
+            return [0]  # which kept the store: without it, others end and cannot say why
+        return [rank for rank, is_so in ended.items() if is_so or (is_so is None and rank in self._silent(QUIET))]
 
     def _behind(self) -> list[int]:
         """Ranks that have not come to where this one is."""
@@ -264,6 +280,10 @@ def _key(rank: int) -> str:
 
 def _read(sign: bytes) -> dict[str, Any]:
     return json.loads(sign) if sign else {"beat": 0, "step": 0, "calls": 0, "over": False}
+
+
+def _process(sign: bytes) -> Process:
+    return Process(*json.loads(sign)["process"]) if sign else Process("", 0, "")
 
 
 def _names(ranks: Sequence[int]) -> str:

@@ -18,6 +18,7 @@ from hybridrec.server.metrics import serve_metrics
 from hybridrec.server.shard import Shard
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HEEDING = 0.5  # seconds: a signal that comes just before Python begins to wait is noted when it stops waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,7 @@ def run(options: ServerOptions) -> None:
             metrics = serve_metrics(shard, options.host, options.metrics_port)
             print(f"metrics at http://{options.host}:{metrics}/metrics", file=sys.stderr, flush=True)
         print(f"server {options.number} of {options.of} listens at {options.host}:{listener.port}", flush=True)
-        while not listener.stopping.wait(3600):
+        while not listener.stopping.wait(HEEDING):
             pass
     _ignore_signals()
     shard.close()

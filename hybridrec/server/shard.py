@@ -69,7 +69,7 @@ class Shard:
         self.groups: dict[int, Group] = {}
         self.figures = Figures()
         self._memory = 0
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._requests = TableRequests(self)
 
     @property
@@ -82,7 +82,8 @@ class Shard:
         """Do what a request asks. `done` gets the answer and must not wait; `owner` is who sent it, for `forget`."""
         try:
             with self._lock, self.figures.timed(request):
-                self._handle(request, done, owner)
+                if not self._closed:  # else its connection ends too, and it is sent again to who comes after
+                    self._handle(request, done, owner)
         except Refusal as refusal:
             self.figures.refused += 1
             done(request.error(refusal))
@@ -137,8 +138,9 @@ class Shard:
         return request.answer({"waiting": [each.request.number for each in there if str(each.request.number) in asked]})
 
     def close(self) -> None:
-        """Let go of all tables, so that another process may open those on disk."""
+        """Let go of all tables, so that another process may open those on disk; no request is answered any more."""
         with self._lock:
+            self._closed = True
             self.groups.clear()
             self._requests.begin()
             self.tables.clear()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import math
 import queue
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -14,6 +19,7 @@ from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
 
 AHEAD = 2  # batches that wait on the GPU for their step
+ENDING = 5.0  # seconds that a program waits, as it ends, for a thread that may be inside a user's iterator
 
 
 class Feed(Iterator[Placed]):
@@ -39,6 +45,7 @@ class Feed(Iterator[Placed]):
         self._ready: queue.Queue[tuple[Placed | BaseException | None, Any]] = queue.Queue(AHEAD)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hybridrec-feed", daemon=True)
+        _live.add(self)
         self._thread.start()
 
     def __next__(self) -> Placed:
@@ -58,15 +65,13 @@ class Feed(Iterator[Placed]):
             found.batch.record_stream(here)
         return found
 
-    def close(self) -> None:
-        """Read no further; waits for the thread."""
+    def close(self, within: float = math.inf) -> None:
+        """Read no further; waits for the thread, at most so many seconds."""
         self._closed.set()
-        while self._thread.is_alive():
-            try:
+        until = time.monotonic() + within
+        while self._thread.is_alive() and time.monotonic() < until:
+            with suppress(queue.Empty):
                 self._ready.get(timeout=0.01)
-            except queue.Empty:
-                continue
-        self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -101,3 +106,13 @@ class Feed(Iterator[Placed]):
             placed = self._place(host)._replace(ready=self._stream.record_event())
         self._copied.append((placed.ready, host))
         return placed
+
+
+_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends while a thread is inside torch would be aborted: Python ends threads as they come back."""
+    for feed in list(_live):
+        feed.close(ENDING)

@@ -91,8 +91,8 @@ else:
 try:
     for batch in ds:
         print("ready", flush=True)
-        if sys.argv[2] != "stream":
-            time.sleep(600)
+        while sys.argv[2] != "stream":
+            time.sleep(0.1)  # a signal that comes just before Python sleeps is noted when it wakes
 except KeyboardInterrupt:
     names = [t.name for t in threading.enumerate() if t.name.startswith("hybridrec")]
     steps = ds.state_dict()["position"]["eras"][-1]["steps"]

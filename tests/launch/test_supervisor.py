@@ -15,9 +15,11 @@ from hybridrec.launch import supervisor as of
 from hybridrec.launch.child import Output
 from hybridrec.launch.supervisor import Limits, Supervisor
 from tests.launch.scripted import Scripted
-from tests.patience import wait_for
+from tests.patience import PATIENCE, wait_for
 
-KILL_SERVER = "os.kill(pid({0}), signal.SIGKILL); (folder / 'server-{0}.pid').unlink(); until('server-{0}.pid')\n"
+KILL_SERVER = "number = pid({0}); (folder / 'server-{0}.pid').unlink(); os.kill(number, signal.SIGKILL)\n"
+KILL_SERVER += "until('server-{0}.pid')\n"
+WAIT = "while True: time.sleep(0.1)"  # a signal that comes just before Python sleeps is noted when it wakes
 
 
 def run(roles: Scripted, folder: Path, servers: int = 10, trainers: int = 3) -> int:
@@ -124,7 +126,10 @@ def test_a_trainer_that_is_killed_takes_the_others_with_it_and_all_start_again(t
     assert (tmp_path / "start-1-1").exists()
 
 
-def test_trainers_have_time_to_tell_why_one_failed(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_trainers_have_time_to_tell_why_one_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(of, "TELLING", PATIENCE)  # a busy machine may need any of it
     first = (
         "(folder / 'one.part').write_text(str(os.getpid())); (folder / 'one.part').rename(folder / 'one'); sys.exit(4)"
     )
@@ -140,7 +145,7 @@ def test_trainers_have_time_to_tell_why_one_failed(tmp_path: Path, capfd: pytest
 def test_a_signal_lets_trainers_save_before_servers_stop(tmp_path: Path, number: signal.Signals):
     save = f"os.kill(pid(0), 0); (folder / 'saved-1').touch(); sys.exit(128 + {int(number)})"
     caught = signal.SIGTERM if number == signal.SIGHUP else number  # trainers know nothing of terminals
-    script = f"def save(n, _): {save}\nsignal.signal({int(caught)}, save)\n(folder / 'ready').touch()\ntime.sleep(600)"
+    script = f"def save(n, _): {save}\nsignal.signal({int(caught)}, save)\n(folder / 'ready').touch()\n{WAIT}"
     threading.Thread(target=_when, args=(tmp_path / "ready", number)).start()
     assert run(Scripted(tmp_path, script), tmp_path) == 128 + number
     assert (tmp_path / "saved-1").exists()
@@ -148,9 +153,7 @@ def test_a_signal_lets_trainers_save_before_servers_stop(tmp_path: Path, number:
 
 
 def test_a_second_signal_ends_trainers_that_do_not(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    script = (
-        "signal.signal(2, lambda *_: (folder / 'got').touch())\n(folder / 'ready').touch()\nwhile True: time.sleep(1)"
-    )
+    script = "signal.signal(2, lambda *_: (folder / 'got').touch())\n(folder / 'ready').touch()\n" + WAIT
     for name in ("ready", "got"):
         threading.Thread(target=_when, args=(tmp_path / name, signal.SIGINT)).start()
     assert run(Scripted(tmp_path, script), tmp_path) == 130

@@ -135,8 +135,10 @@ class _Rank:
             os.kill(self.pid, signal.SIGUSR1)
             while self._written() == before and time.monotonic() < until:
                 time.sleep(0.05)
-        time.sleep(0.05)  # a few lines more
-        return self._written()
+        while (lines := self._written()) != before:  # there may be more
+            before = lines
+            time.sleep(0.3)
+        return before
 
     def end(self) -> None:
         """Kill the process."""

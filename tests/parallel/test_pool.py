@@ -68,7 +68,7 @@ def test_rank_processes_end_with_the_session(sign: signal.Signals) -> None:
             "signal.signal(signal.SIGINT, signal.default_int_handler)",  # ignored where pytest runs in the background
             "pool(2).run('tests.parallel.jobs.echo:here', word='')",
             "print(*pool(2).pids, flush=True)",
-            "time.sleep(600)",
+            "while True: time.sleep(0.1)",  # a signal that comes just before Python sleeps is noted when it wakes
         ]
     )
     with subprocess.Popen(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hybridrec.parallel import watch
+from hybridrec.parallel.process import Process
 from hybridrec.parallel.watch import RankFailure, Watch, guarded, of_connection
 from tests.patience import PATIENCE, wait_for
 
@@ -49,12 +50,16 @@ class Store:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Two ranks that watch each other, quickly; what would end the process is a list of exit codes."""
-    for name, seconds in {"BEAT": 0.01, "QUIET": 0.5, "GRACE": 0.1}.items():
+    """Two ranks that watch each other, quickly; what would end the process is a list of exit codes.
+
+    Each is of a host of its own, and silence is long: a busy machine may keep any thread from its work for a while.
+    """
+    for name, seconds in {"BEAT": 0.01, "QUIET": PATIENCE, "GRACE": 0.1}.items():
         monkeypatch.setattr(watch, name, seconds)
     store, ended = Store(), []
     both = [Watch(rank, 2, store, PATIENCE, end=ended.append) for rank in range(2)]
     for each in both:
+        each._process = Process(f"host {each.rank}", 1, "")
         each.start()
     yield *both, store, ended
     for each in both:
@@ -72,6 +77,13 @@ def freeze(each: Watch) -> None:
     each._thread.join()
 
 
+def missed(one: Watch, rank: int, store: Store) -> None:
+    """It has the last sign of a rank that is frozen, for longer than ranks may be silent."""
+    wait_for(lambda: one._seen[rank][0] == store.values[f"rank/{rank}"])
+    one.timeout = 4 * PATIENCE  # which is another matter
+    one._seen[rank] = one._seen[rank][0], time.monotonic() - 2 * PATIENCE
+
+
 def test_an_error_of_one_rank_ends_the_others_with_its_words(watched, capsys):
     one, _, _, ended = watched
     one.step = 7
@@ -83,16 +95,36 @@ def test_an_error_of_one_rank_ends_the_others_with_its_words(watched, capsys):
 
 
 def test_a_broken_connection_is_told_with_the_rank_whose_signs_have_stopped(watched):
-    one, other, _, ended = watched
+    one, other, store, ended = watched
     other.step = 3
     wait_for_step(one, 1, 3)
     freeze(other)
+    missed(one, 1, store)
     with (
         pytest.raises(RankFailure, match="rank 1 died or left: its connection broke, last seen at step 3"),
         guarded(one),
     ):
         raise CLOSED
     assert ended == []
+
+
+def test_a_rank_whose_process_lives_is_not_taken_for_dead_however_long_it_is_silent(watched, monkeypatch):
+    one, other, store, _ = watched
+    other._process = Process.here()
+    wait_for(lambda: watch._process(one._seen[1][0]) == Process.here())
+    freeze(other)
+    missed(one, 1, store)
+    monkeypatch.setattr(watch, "QUIET", 0.1)
+    with pytest.raises(RankFailure, match="a rank that rank 0 waited for at step 0 did not answer"), guarded(one):
+        raise CLOSED
+
+
+def test_a_rank_whose_process_has_ended_is_named_at_once(watched):
+    one, other, _, _ = watched
+    other._process = Process.here()._replace(began="another time")
+    wait_for(lambda: watch._process(one._seen[1][0]) == other._process)
+    with pytest.raises(RankFailure, match="rank 1 died or left: its connection broke"), guarded(one):
+        raise CLOSED
 
 
 def test_a_broken_connection_is_told_with_what_the_failed_rank_said(watched):
@@ -123,6 +155,7 @@ def test_a_rank_without_signs_ends_the_others_after_the_timeout(watched):
 def test_a_rank_that_is_done_is_not_missed(watched):
     one, other, _, ended = watched
     other.close()
+    other._thread.join()
     one.timeout = 0.1
     time.sleep(0.5)
     assert one.failure is None
@@ -142,6 +175,7 @@ import sys
 from datetime import timedelta
 from torch.distributed import TCPStore
 from hybridrec.parallel import watch
+from hybridrec.parallel.process import Process
 
 class Slow:
     def __init__(self):

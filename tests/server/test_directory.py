@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hybridrec.server.client import Servers, Session
-from hybridrec.server.protocol import Kind
+from hybridrec.server.protocol import Kind, Message
 from hybridrec.server.shard import Shard
 from tests.patience import wait_for
 from tests.server.counting import NUMBERS, RULE, attached, counter, look, push
@@ -126,6 +126,17 @@ def test_a_table_that_gets_its_optimizer_late_is_as_far_as_the_others(tmp_path):
     shard, session = opened()
     assert shard.groups[0].steps.pushed == [2]
     shard.close()
+
+
+def test_a_request_that_comes_too_late_does_not_open_the_tables_again(tmp_path):
+    before, answers = Shard(path=tmp_path), []
+    attached(Servers.direct([before]), 5)
+    before.close()
+    fields = {"session": 6, "group": 0, "trainer": 0, "trainers": 1, "staleness": 0}
+    wires = {"wire": "float32", "gradient_wire": "float32", "tables": [counter().to_json()]}
+    before.handle(Message(Kind.ATTACH, fields | wires), answers.append)
+    assert answers == []
+    assert Shard(path=tmp_path).kept
 
 
 def test_an_older_session_is_refused_after_a_restart_too(tmp_path):

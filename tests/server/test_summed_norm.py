@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybridrec.server.summed_norm import added_up, squares
+from tests.patience import PATIENCE
 
 DIMS = (2, 5)  # of tables
 
@@ -31,7 +32,7 @@ class Threads:
     """An exchange between threads."""
 
     def __init__(self, world: int) -> None:
-        self.world, self._boxes, self._meet = world, [None] * world, threading.Barrier(world, timeout=20)
+        self.world, self._boxes, self._meet = world, [None] * world, threading.Barrier(world, timeout=PATIENCE)
 
     def of(self, rank: int) -> Any:
         def vectors(message: torch.Tensor, to: list[int], of: list[int], kind: str) -> Here:

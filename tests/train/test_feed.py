@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from hybridrec.train import Callback, StepResult, Trainer
 from hybridrec.train.feed import Feed
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
+from tests.patience import PATIENCE
 from tests.train.clicks import QUIET, assert_same, dataset, trainer_of, weights
 
 CPU = torch.device("cpu")
@@ -79,6 +82,28 @@ def test_closing_ends_the_thread_and_the_source_while_both_have_more():
     assert closed.is_set()
     assert not feed._thread.is_alive()
     assert list(feed) == []
+
+
+ENDS_WITH_BATCHES_TO_COME = """
+import torch
+from hybridrec.train.feed import Feed
+from hybridrec.train.placed import Placed
+
+def busy(batch):
+    for _ in range(20):
+        torch.ones(200, 200) @ torch.ones(200, 200)
+    return Placed(batch, 1.0)
+
+feed = Feed(iter(range(10**9)), busy, torch.device("cpu"))
+next(feed)
+"""
+
+
+def test_a_program_may_end_while_its_feed_is_at_work():
+    """Once, the thread was inside torch when Python ended, which aborts the process."""
+    command = [sys.executable, "-c", ENDS_WITH_BATCHES_TO_COME]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def ahead(out: Path | None = None, *callbacks: Callback) -> Trainer:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed
 
 from hybridrec.parallel.exchange import Arriving, Exchange
-from hybridrec.parallel.host_memory import host_name
+from hybridrec.parallel.process import host_name
 from hybridrec.parallel.ranks import Ranks, has_nccl
 
 

@@ -14,6 +14,7 @@ from hybridrec.parallel.ranks import leave, ranks
 from hybridrec.server.config import ServersConfig
 from hybridrec.train.checkpoint import Checkpoints, Contents, load
 from hybridrec.train.checkpoint.homes import homes_of, unwrapped
+from tests.train.started import meet
 
 IDS = 3000  # of the run that is killed
 
@@ -78,7 +79,7 @@ def loaded(addresses: list[str], path: str) -> dict[str, Any]:
 def save_for_ever(addresses: list[str], folder: Path) -> None:
     """Train and save until killed, a checkpoint per step, each with rows of one value only."""
     table = hr.Table("n", dim=16, capacity=2 * IDS, init=Constant(0.0))
-    model = hr.shard(hr.EmbeddingCollection([table]), servers=ServersConfig(addresses, deadline=5))
+    model = hr.shard(hr.EmbeddingCollection([table]), servers=ServersConfig(addresses, deadline=10))
     rows = hr.optim.SGD(model, lr=1.0)
     team = ranks()
     assert team is not None
@@ -93,6 +94,7 @@ def save_for_ever(addresses: list[str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    meet(Path(sys.argv[2]))
     hr.init(timeout=10)
     save_for_ever(sys.argv[1].split(","), Path(sys.argv[2]))
     leave()

@@ -14,6 +14,7 @@ import hybridrec as hr
 from hybridrec.embedding import Constant
 from hybridrec.train.checkpoint import Checkpoints, Contents, load, read_manifest, verify
 from tests.parallel.pool import pool
+from tests.patience import PATIENCE
 from tests.server.processes import ServerProcess
 from tests.train.checkpoint import served_run
 from tests.train.checkpoint.test_ranks import start
@@ -84,7 +85,7 @@ def test_a_process_that_is_killed_while_rows_are_written_leaves_no_half(victim, 
                 children[0].stdout.readline()
             time.sleep(0.3 * moments.random())
             (children[1] if victim == "trainer" else second.process).kill()
-            children[0].communicate(timeout=120)
+            children[0].communicate(timeout=PATIENCE)
             assert children[0].returncode != 0
         finally:
             for child in children:

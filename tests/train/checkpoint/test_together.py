@@ -216,8 +216,8 @@ def test_one_that_is_slow_is_waited_for_as_long_as_it_writes(tmp_path, monkeypat
     real = writing.write_table
 
     def slow(path: Path, chunks: object) -> int:
-        for _ in range(4 if "rows-1" in path.name else 0):
-            time.sleep(0.6)
+        for _ in range(6 if "rows-1" in path.name else 0):
+            time.sleep(0.7)
             with open(path, "ab") as file:
                 file.write(b"more")
         return real(path, chunks)  # pyright: ignore[reportArgumentType]
@@ -227,7 +227,7 @@ def test_one_that_is_slow_is_waited_for_as_long_as_it_writes(tmp_path, monkeypat
     def save(rank: int) -> None:
         Checkpoints(tmp_path).save(Contents(ranks[rank]), 1, wait=True)
 
-    assert on_ranks(2, save, monkeypatch, timeout=2.0) == [None, None]
+    assert on_ranks(2, save, monkeypatch, timeout=4.0) == [None, None]
 
 
 def test_what_other_ranks_hold_need_not_be_sound_to_load_a_share(tmp_path, monkeypatch):
