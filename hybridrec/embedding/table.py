@@ -46,7 +46,7 @@ class Table:
     the collection, as they do by default, on the "host", in the memory of the machine that the device is in, or on a
     "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
-    than those at a time, and its host has the others.
+    than those at a time, and its host has the others; tables of one dimension share the room of all their caches.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
