@@ -23,6 +23,8 @@ from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_cache import triton as tiers
 from hybridrec.ops.row_cache.cache import Column, RowCache, Sizes
 from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.ops.row_cache.packing import packed_width
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
 from hybridrec.types.id_block import NO_ID
 
@@ -48,7 +50,6 @@ class TieredStore(DeviceStore):
         share: Share = WHOLE,
         sizes: Sizes = Sizes(),  # noqa: B008
     ) -> None:
-        assert table.dtype == torch.float32, "a table with a cache is of float32"
         self.cache = RowCache.make(share.rows_of(table.fixed_rows), slots, device, sizes)
         self._pinned: list[Pinned] = []  # cold rows, then cold state
         self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
@@ -59,16 +60,20 @@ class TieredStore(DeviceStore):
         self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         super().__init__(table, seed, device, share)
 
-    def _add(self, shape: tuple[int, ...], fill: float) -> Tensor:
-        """A column in both tiers; its part on the device."""
-        cold = Pinned((self.cache.places, *shape), fill, torch.float32, self.device, self.table.name)
-        hot = torch.full((self.cache.slots, *shape), fill, device=self.device)
+    def _add(
+        self, shape: tuple[int, ...], fill: float, dtype: torch.dtype = torch.float32, kept: torch.dtype = torch.float32
+    ) -> Tensor:
+        """A column of a type in both tiers, cold rows kept in another; its part on the device."""
+        widths = [packed_width(size, kept) for size in shape]
+        cold = Pinned((self.cache.places, *widths), fill, kept, self.device, self.table.name)
+        hot = torch.full((self.cache.slots, *shape), fill, dtype=dtype, device=self.device)
         self._pinned.append(cold)
         self.cache.columns.append(Column(hot, cold.tensor))
         return hot
 
     def _make_rows(self) -> Tensor:
-        return self._add((self.dim,), 0.0)
+        self.cache.key = self.key
+        return self._add((self.dim,), 0, self.dtype, self.table.cold_dtype)
 
     def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
         return {c.name: self._add(() if c.per_row else (self.dim,), c.fill) for c in rule.state}
@@ -76,6 +81,10 @@ class TieredStore(DeviceStore):
     def detach(self) -> None:
         super().detach()
         del self.cache.columns[1:], self._pinned[1:]
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn(self.key, self.part, self.cache.owner.data_ptr())  # by rows, whatever slots they are in
 
     @property
     def weight(self) -> Tensor:
@@ -194,7 +203,7 @@ class TieredStore(DeviceStore):
         size = rows_of_part(self.there[:1].nbytes)
         parts = torch.arange(len(self)).split(size) if at is None else at.split(1)
         for part in parts:  # a run of rows
-            made = torch.empty(len(part), self.dim, device=self.device)
+            made = torch.empty(len(part), self.dim, dtype=self.dtype, device=self.device)
             first, stride, column = self.part
             draw_initial(self.table.init, made, self.key, None, Part(first + int(part[0]) * stride, stride, column))
             self._write(ROWS, part, made)
@@ -207,8 +216,8 @@ class TieredStore(DeviceStore):
         return {**super().counters(), **moved, "bytes_each_way": figures.bytes_each_way}
 
     def memory(self) -> dict[str, float]:
-        state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
-        rows = self.cache.row_bytes * len(self) - state
+        sizes = [hot.nbytes + cold.nbytes for hot, cold in self.cache.columns]
+        rows, state = sizes[0], sum(sizes[1:])
         index = self.cache.directory.nbytes + self.cache.owner.nbytes + self.cache.stamp.nbytes
         return {
             **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},

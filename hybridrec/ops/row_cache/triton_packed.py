@@ -15,10 +15,10 @@ from hybridrec.ops.row_cache.packing import of as packed
 
 
 @triton.jit
-def _at(cold, place, columns, ROW: tl.constexpr):
-    """Where the numbers [N, WIDTH] of places int64 [N] are."""
+def _at(cold, place, mask, columns, ROW: tl.constexpr):
+    """Where the numbers [N, WIDTH] of places int64 [N] are, and which there are: of int8, whole words of them."""
     begin: tl.constexpr = packed.SCALE if cold.dtype.element_ty == tl.int8 else 0
-    return cold + place[:, None] * ROW + begin + columns[None, :]
+    return cold + place[:, None] * ROW + begin + columns[None, :], mask[:, None] & (columns[None, :] < ROW - begin)
 
 
 @triton.jit
@@ -27,10 +27,10 @@ def _scales_at(cold, place, ROW: tl.constexpr):
 
 
 @triton.jit
-def _unpacked(cold, place, mask, columns, D: tl.constexpr, ROW: tl.constexpr):
+def _unpacked(cold, place, mask, columns, ROW: tl.constexpr):
     """The rows float32 [N, WIDTH] of places [N], zeros outside."""
-    inside = mask[:, None] & (columns[None, :] < D)
-    x = tl.load(_at(cold, place, columns, ROW), mask=inside, other=0).to(tl.float32)
+    at, inside = _at(cold, place, mask, columns, ROW)
+    x = tl.load(at, mask=inside, other=0).to(tl.float32)
     if cold.dtype.element_ty == tl.int8:
         x *= tl.load(_scales_at(cold, place, ROW), mask=mask, other=0.0)[:, None]  # exact
     return x
@@ -72,7 +72,7 @@ def _scaled(x, draw, DRAWN: tl.constexpr):
 def _pack(x, cold, place, mask, columns, key, purpose, D: tl.constexpr, ROW: tl.constexpr, DRAWN: tl.constexpr):
     """Rows float32 [N, WIDTH], zeros where there is no column, go to places [N]: to nearest, or by chance."""
     keys, purposes, nought = place * 0 + key, place * 0 + purpose, place * 0
-    at = _at(cold, place, columns, ROW)
+    at, inside = _at(cold, place, mask, columns, ROW)
     if cold.dtype.element_ty == tl.int8:
         draw = 0
         if DRAWN:
@@ -80,10 +80,9 @@ def _pack(x, cold, place, mask, columns, key, purpose, D: tl.constexpr, ROW: tl.
             draw = tl.where(columns[None, :] < D, draw, 0)
         numbers, scale = _scaled(x, draw, DRAWN)
         tl.store(_scales_at(cold, place, ROW), scale, mask=mask)
-        tl.store(at, numbers, mask=mask[:, None] & (columns[None, :] < ROW - packed.SCALE))  # whole words
+        tl.store(at, numbers, mask=inside)
     else:
         half: tl.constexpr = cold.dtype.element_ty
-        inside = mask[:, None] & (columns[None, :] < D)
         if DRAWN:
             tl.store(at, philox.round_stochastic(x, keys, place, purposes, nought, half, False), mask=inside)
         else:
@@ -110,7 +109,7 @@ def exchange_packed(
         place = tl.load(places + i, mask=mask, other=0).to(tl.int64)
         inside = mask[:, None] & (columns[None, :] < D)
         of_slot = hot + slot[:, None] * D + columns[None, :]
-        comes, goes = _unpacked(cold, place, mask, columns, D, ROW), tl.load(of_slot, mask=inside, other=0.0)
+        comes, goes = _unpacked(cold, place, mask, columns, ROW), tl.load(of_slot, mask=inside, other=0.0)
         tl.debug_barrier()  # no thread may load what another has already exchanged
         tl.store(of_slot, comes, mask=inside)
         _pack(goes, cold, place, mask, columns, key, purpose, D, ROW, True)
@@ -137,7 +136,7 @@ def read_packed(
     slot, place, is_hot, is_cold = _where(directory, rows, i, n, count)
     inside = columns[None, :] < D
     x = tl.load(hot + slot[:, None] * D + columns[None, :], mask=is_hot[:, None] & inside, other=0.0)
-    x = tl.where(is_cold[:, None], _unpacked(cold, place, is_cold, columns, D, ROW), x)
+    x = tl.where(is_cold[:, None], _unpacked(cold, place, is_cold, columns, ROW), x)
     tl.store(out + i[:, None] * D + columns[None, :], x, mask=(i < n)[:, None] & inside)
 
 
