@@ -144,7 +144,7 @@ class Table:
             raise ValueError(f"{self._who}: cold is {cold}, but without a cache no row is cold; give cache= too")
         if cold != self.dtype != torch.float32:
             raise ValueError(
-                f"{self._who}: cold is {cold}, but rows of {self.dtype} are kept as they are; leave cold= out, or dtype="
+                f"{self._who}: cold is {cold}, but rows of {self.dtype} are kept as they are; leave out cold= or dtype="
             )
 
     @property

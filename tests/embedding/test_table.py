@@ -170,7 +170,7 @@ def test_cold_rows_are_kept_in_the_type_of_the_table_or_in_another():
         ({"cold": torch.int8}, "cold is torch.int8, but without a cache no row is cold; give cache= too"),
         (
             {"cache": 5, "cold": torch.int8, "dtype": torch.bfloat16},
-            "cold is torch.int8, but rows of torch.bfloat16 are kept as they are; leave cold= out, or dtype=",
+            "cold is torch.int8, but rows of torch.bfloat16 are kept as they are; leave out cold= or dtype=",
         ),
     ],
 )

@@ -95,7 +95,7 @@ def read(cache: RowCache, column: int, rows: Tensor) -> Tensor:
     for i, row in enumerate(rows.tolist()):
         if 0 <= row < len(cache.directory):
             entry = int(cache.directory[row])
-            found[i] = hot[entry] if entry >= 0 else unpack(cold[~entry :][:1], hot)[0]
+            found[i] = hot[entry] if entry >= 0 else unpack(cold[~entry:][:1], hot)[0]
     return found
 
 

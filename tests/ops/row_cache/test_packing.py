@@ -10,6 +10,7 @@ from hybridrec.ops.row_cache.packing import draws_of, pack, packed_width, unpack
 
 TYPES = [torch.float16, torch.bfloat16, torch.int8]
 DIM = 5
+UP = torch.tensor([[127, 0, 0]] * 6, dtype=torch.uint16)
 INFINITE, NAN = float("inf"), float("nan")
 
 
@@ -62,6 +63,19 @@ def test_numbers_are_the_same_on_average_the_largest_of_a_row_too(dtype):
     assert not bool(((nearest - row).abs() < 5 * found.std(0) / len(many) ** 0.5 + 1e-7).all())
 
 
+@pytest.mark.parametrize(("dtype", "step"), [(torch.float16, 2**-11), (torch.bfloat16, 2**-8), (torch.int8, 1 / 127)])
+def test_changes_far_below_a_step_add_up_over_many_exchanges(dtype, step):
+    start = torch.tensor([0.51, -0.6, 1.0, 0.7, -0.55]).expand(1000, DIM)
+    change = torch.tensor([1.0, 1, 0, -1, 1]) * step / 20
+    drawn_rows = nearest = start.contiguous()
+    for number in range(40):
+        drawn_rows = unpack(pack(drawn_rows + change, dtype, drawn(1000, number)), start)
+        nearest = unpack(pack(nearest + change, dtype), start)
+    off = (drawn_rows.double().mean(0) - start[0] - 40 * change).abs()
+    assert bool((off < 5 * drawn_rows.std(0) / 1000**0.5 + 1e-6).all())
+    assert bool((((nearest[0] - start[0]).abs() < step) | (change == 0)).all())  # where two steps were to come
+
+
 def test_numbers_of_one_row_are_rounded_by_draws_that_have_nothing_to_do_with_each_other():
     row = torch.full((1, DIM), 0.503)
     row[0, 4] = 1.00004  # what the scale is rounded by is a sum of all draws
@@ -71,15 +85,17 @@ def test_numbers_of_one_row_are_rounded_by_draws_that_have_nothing_to_do_with_ea
     assert bool(((found.T @ found / len(many)).fill_diagonal_(0).abs() < 0.03 * found.std(0).max() ** 2).all())
 
 
-@pytest.mark.parametrize("draws", [None, drawn(6, 1, 3)], ids=["to nearest", "by chance"])
+@pytest.mark.parametrize("draws", [None, drawn(6, 1, 3), UP], ids=["to nearest", "by chance", "scales up"])
 def test_int8_keeps_zeros_finite_numbers_finite_and_others_not(draws):
     largest = torch.finfo(torch.float32).max
-    given = [[0, -0.0, 0], [INFINITE, 1, 2], [1, NAN, 2], [-INFINITE, NAN, 0], [1e-40, 2e-38, 0], [largest, 0, -largest]]
-    packed = pack(torch.tensor(given), torch.int8, draws)
+    odd = [[INFINITE, 1, 2], [1, NAN, 2], [-INFINITE, NAN, 0]]
+    given = torch.tensor([[0, -0.0, 0], *odd, [1e-40, 2e-38, 0], [largest, 0, -largest]])
+    packed = pack(given, torch.int8, draws)
     found = unpack(packed, torch.empty(0, 3))
     assert found[0].tolist() == found[4].tolist() == [0, 0, 0]  # all below what a scale can be
     assert bool(found[1:4].isnan().all())
-    assert bool(found[5].isfinite().all()) and found[5].abs().max() > largest * 0.9999
+    assert bool(found[5].isfinite().all())
+    assert found[5].abs().max() > largest * 0.9999
     assert same_bits(pack(found, torch.int8, draws), packed)
 
 
