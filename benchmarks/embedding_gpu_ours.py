@@ -24,6 +24,7 @@ from hybridrec.types import Batch, IdBlock
 
 LR, EPS, DENSE_LR = 0.03, 1e-8, 0.001
 PROFILED = 8  # steps
+LARGE = 1_000_000  # rows of a table that may have a cache: of smaller ones a batch has nearly all
 
 
 class Layers(nn.Module):
@@ -49,14 +50,14 @@ class Synthetic(nn.Module):
         return self.layers(self.embeddings(batch.ids).flat, batch.dense)
 
 
-def collection(shape: Shape, device: str) -> hr.EmbeddingCollection:
-    """The tables; feature f3 is the fourth of the shape."""
+def collection(shape: Shape, device: str, cache: float | None = None) -> hr.EmbeddingCollection:
+    """The tables; feature f3 is the fourth of the shape. The device may have but a share of the rows of large ones."""
     names: dict[int, list[str]] = {}
     for number, (table, _) in enumerate(shape.features):
         names.setdefault(table, []).append(f"f{number}")
     dtype = torch.float16 if shape.half else torch.float32
     tables = [
-        hr.Table(f"t{at}", dim=dim, rows=rows, features=names[at], dtype=dtype)
+        hr.Table(f"t{at}", dim=dim, rows=rows, features=names[at], dtype=dtype, cache=cache if rows >= LARGE else None)
         for at, (rows, dim) in enumerate(shape.tables)
     ]
     return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)

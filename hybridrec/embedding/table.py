@@ -48,7 +48,8 @@ class Table:
     "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
     than those at a time, and its host has the others, the cold ones: as they are, or, where `cold` is torch.bfloat16,
-    torch.float16 or torch.int8, in that type, which needs less memory and less time on the link.
+    torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. Tables of one
+    dimension, and of the same types, share the room of all their caches.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})

@@ -17,13 +17,15 @@ from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
-from hybridrec.embedding.gpu.tiered_store import TieredStore
+from hybridrec.embedding.gpu.tier_class import Flight, TierClass, classes_of
+from hybridrec.embedding.gpu.tiered_store import TieredStore, begins_of
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
+from hybridrec.types import IdBlock
 
 
 class DeviceGroup(GradientQueue[DeviceStore]):
@@ -35,17 +37,17 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         super().__init__(stores, trainable)
         self.sizes = sizes
         self.device = next(iter(self.stores.values())).device
-        ends = [0]
-        for store in self.stores.values():
-            ends.append(ends[-1] + len(store.there))
-        self._bases = dict(zip(self.names, ends, strict=False))
-        self._bases_there = torch.tensor(ends[:-1], device=self.device)
-        self._places = memory.allocated(
-            lambda: torch.zeros(ends[-1], dtype=torch.int32, device=self.device),
-            *("the places of rows", ", ".join(self.names), ends[-1] * memory.PLACE, self.device, memory.FEWER_ROWS),
-        )
         self.tiered = {name: store for name, store in self.stores.items() if isinstance(store, TieredStore)}
+        for each in classes_of(store for store in self.tiered.values() if store.fresh):
+            TierClass(each)
+        self.tiers = list(dict.fromkeys(store.tier for store in self.tiered.values()))
         self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
+        self._bases, end = begins_of(self.stores)
+        self._bases_there = torch.tensor(list(self._bases.values()), device=self.device)
+        self._places = memory.allocated(
+            lambda: torch.zeros(end, dtype=torch.int32, device=self.device),
+            *("the places of rows", ", ".join(self.names), end * memory.PLACE, self.device, memory.FEWER_ROWS),
+        )
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -84,7 +86,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         store = self.stores[name]
         number = self.names.index(name)
         rows = len(store.there)
-        hashed = store.table.out_of_range == "hash" and rows == store.table.fixed_rows
+        hashed = store.table.out_of_range == "hash" and rows == store.table.fixed_rows and name not in self.tiered
         return TableFacts(number, store.there.data_ptr(), rows, self._bases[name], store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
@@ -113,14 +115,14 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         ids, layout = looked.block.values, looked.layout
         return group_rows(ids, layout, self._places, self._bases_there, looked.bag_of, looked.scales, looked.weights)
 
-    def take(self, looked: Looked) -> None:
-        """Keep the gradients of a lookup until the step."""
+    def take(self, looked: Looked, flights: tuple[Flight, ...] = ()) -> None:
+        """Keep the gradients of a lookup until the step, and with them what keeps its rows on the device."""
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
         read = looked.flat, *looked.sequences, looked.block.values, looked.weights
         lent = [part for part in read if part is not None]
-        self.queue(looked, (), {*pooled, *fed}, lent)
+        self.queue(looked, flights, {*pooled, *fed}, lent)
 
     # -- as part of a CUDA graph --------------------------------------------------------------------------
 
@@ -137,9 +139,30 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         return found
 
     def watch(self) -> None:
-        """Raise if a replay that is done had ids outside a table."""
+        """Raise if a replay that is done had ids outside a table, or too many rows."""
+        for tier in self.tiers:
+            tier.watch()
         for lookup in self._lookups:
             lookup.refuse()
+
+    def fix(self, block: IdBlock) -> None:
+        """Before a capture: lookups of this very block read slots of tiered tables from memory that stays."""
+        for lookup in self._lookups:
+            lookup.tiers.fix(block)
+
+    def slots(self, fixed: IdBlock, block: IdBlock) -> tuple[list[tuple[Tensor, Tensor]], tuple[Flight, ...]]:
+        """Before a replay: the memory from `fix`, each with what belongs there for a block, laid out as that is.
+
+        And what keeps the rows on the device: it goes to `take` after the replay.
+        """
+        found = [each for lookup in self._lookups if (each := lookup.tiers.fixed(fixed, block)) is not None]
+        flights = tuple(flight for _, admitted in found for flight in admitted.flights)
+        return [(to, admitted.values) for to, admitted in found], flights
+
+    def go_on(self) -> None:
+        """After a replay: rows of the block that is expected next come while it computes."""
+        for lookup in self._lookups:
+            lookup.tiers.go_on()
 
     # -- the step -----------------------------------------------------------------------------------------
 
@@ -152,8 +175,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for name in steps:
             self.stores[name].advance()
         self._let_go(calls, set(steps))
-        for store in self.tiered.values():
-            store.land()
+        del calls  # and with them their flights
+        for tier in self.tiers:
+            tier.land()
 
     def settle(self, names: Iterable[str] | None = None) -> None:
         """Captures of these tables, or of all, must not need the device any more: its rows are about to change.

@@ -13,7 +13,8 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import hybridrec as hr
 from hybridrec.embedding import Constant, Normal, Uniform, state
 from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.gpu import transfer
+from hybridrec.embedding.gpu import tier_class, transfer
+from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.share import Share
 from hybridrec.ops.row_cache.packing import pack, unpack
@@ -179,3 +180,55 @@ def test_other_seeds_round_packed_rows_by_other_draws():
     table = hr.Table("item", dim=6, rows=20, cache=4, cold=torch.int8)
     keys = {TieredStore(table, seed, DEVICE, 4, sizes=SMALL).cache.key for seed in (1, 2)}
     assert len(keys) == 2
+
+
+# -- several that share a cache ----------------------------------------------------------------------------------
+
+
+def three() -> list[TieredStore]:
+    sizes = {"a": (6, 20), "b": (3, 9), "c": (6, 5)}
+    tables = [hr.Table(name, dim=dim, rows=rows) for name, (dim, rows) in sizes.items()]
+    return [TieredStore(table, 7, DEVICE, 4, sizes=SMALL) for table in tables]
+
+
+def test_tables_of_one_dimension_are_a_class_as_far_as_it_can_number_their_rows(monkeypatch):
+    a, b, c = three()
+    assert classes_of([a, b, c]) == [[a, c], [b]]
+    monkeypatch.setattr(tier_class, "MOST_ROWS", 24)
+    assert classes_of([a, b, c]) == [[a], [b], [c]]
+
+
+def test_rows_and_state_of_tables_that_share_a_cache_are_their_own():
+    a, _, c = three()
+    alone = {name: DenseStore(store.table, 7) for name, store in {"a": a, "c": c}.items()}
+    tier = TierClass([a, c])
+    assert (tier.cache.slots, a.base, c.base, a.fresh) == (8, 0, 20, False)
+    adam = RowRule("adam", (StateColumn("exp_avg", fill=0.25), StateColumn("exp_avg_sq")))
+    for store, rule in ((a, RULE), (c, adam), (alone["a"], RULE), (alone["c"], adam)):
+        store.attach(rule)
+    assert len(tier.cache.columns) == 3  # rows, what both have, and what one needs beside that
+    c.admit(torch.tensor([4, 0], device=DEVICE))
+    for store in (c, alone["c"]):
+        store.load(torch.tensor([4]), torch.ones(1, 6), {"exp_avg": torch.ones(1, 6)})
+    for name, store in {"a": a, "c": c}.items():
+        found, expected = store.snapshot().data, alone[name].snapshot().data
+        assert torch.equal(found.rows, expected.rows)
+        assert {each: values.tolist() for each, values in found.state.items()} == {
+            each: values.tolist() for each, values in expected.state.items()
+        }
+
+
+def test_state_that_no_table_of_a_class_has_any_more_takes_no_memory():
+    a, _, c = three()
+    tier = TierClass([a, c])
+    for store in (a, c):
+        store.attach(RULE)
+    a.detach()
+    assert len(tier.cache.columns) == 2
+    c.load(torch.tensor([3]), torch.ones(1, 6), {"sum": torch.ones(1, 6)})
+    a.attach(RULE)  # the memory of the other, at its fill
+    assert bool((a.snapshot().data.state["sum"] == 0.5).all())
+    assert c.read(torch.tensor([3, 2])).state["sum"].mean(1).tolist() == [1.0, 0.5]
+    for store in (a, c):
+        store.detach()
+    assert len(tier.cache.columns) == 1
