@@ -111,17 +111,18 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(kind: str) -> None:
 # -- rows that are not float32 everywhere ------------------------------------------------------------------------
 
 
-def only_a(**options: Any) -> list[hr.Table]:
-    return [hr.Table("a", dim=8, rows=60, features=["a"], **options)]
+def alike(**options: Any) -> list[hr.Table]:
+    """Two tables of one dimension."""
+    return [hr.Table(name, dim=8, rows=rows, **options) for name, rows in (("a", 60), ("c", 50))]
 
 
 def pairs(batch: int) -> IdBlock:
-    return IdBlock.from_ragged({"a": torch.randint(0, 60, (batch, 2))})
+    return IdBlock.from_ragged({"a": torch.randint(0, 60, (batch, 2)), "c": torch.randint(0, 50, (batch,))})
 
 
 def test_half_rows_are_rounded_as_those_of_tables_on_the_device_bit_for_bit() -> None:
     torch.manual_seed(0)
-    both = Both("rowwise_adagrad", only_a(dtype=torch.bfloat16))
+    both = Both("rowwise_adagrad", alike(dtype=torch.bfloat16))
     for number in range(2):
         both.backward(pairs(4))
         if number == 1:  # listed, not grouped
@@ -133,9 +134,9 @@ def test_half_rows_are_rounded_as_those_of_tables_on_the_device_bit_for_bit() ->
 
 def test_steps_with_packed_cold_rows_are_off_by_their_rounding_alone() -> None:
     torch.manual_seed(0)
-    both = Both("sgd", only_a(cache=0.5, cold=torch.int8))
+    both = Both("sgd", alike(cache=0.5, cold=torch.int8))
     for _ in range(3):
-        given, factors = pairs(7), (torch.randint(-8, 9, (7, 8)) / 8).to(DEVICE)
+        given, factors = pairs(7), (torch.randint(-8, 9, (7, 16)) / 8).to(DEVICE)
         for home in (both.hot, both.tiered):
             (home(given)[0] * factors).sum().backward()
         both.step()
