@@ -55,8 +55,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS, dtype=torch.int64, device=self.device)
-        self._keys = [None if s.dtype == torch.float32 else (s.key, s.part) for s in self.stores.values()]
-        self._held = holding(key[1] for key in self._keys if key)
+        self._keys = [None if s.dtype == torch.float32 else s.drawn for s in self.stores.values()]
+        self._held = holding(key for key in self._keys if key)
         self._addresses_there = torch.zeros(count, of.ADDRESSES, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table

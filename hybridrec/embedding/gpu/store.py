@@ -22,6 +22,7 @@ from hybridrec.ops.philox import initial_triton
 from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_update.reference import update_rows
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -86,6 +87,11 @@ class DeviceStore(Store):
         return torch.where(ids < 0, -1, self.share.row_of(ids))
 
     # -- a step -------------------------------------------------------------------------------------------
+
+    @property
+    def drawn(self) -> Drawn:
+        """What the rounding of its rows is drawn by, where they are of a half type."""
+        return Drawn(self.key, self.part)
 
     @property
     def clock(self) -> int:

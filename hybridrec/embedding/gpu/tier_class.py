@@ -17,6 +17,7 @@ from hybridrec.embedding.gpu.pinned import Pinned
 from hybridrec.ops.row_cache import triton as tiers
 from hybridrec.ops.row_cache.cache import MOST_ROWS, Column, RowCache
 from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.runs import Runs
 from hybridrec.ops.row_cache.triton_ids import put_slots, rows_of
 from hybridrec.optim.rule import RowRule
@@ -76,17 +77,23 @@ class TierClass:
         self._admitted: Any = None  # the end of the last admission, which has a stream of its own
         self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         self._landed: Any = None  # the end of the last that told which rows may go
-        rows = self._add(per_row=False, fill=0.0)
+        self.cache.key = first.key
+        rows = self._add(False, 0, first.dtype, first.table.cold_dtype)
         for store, base in zip(self.stores, accumulate([0, *counts]), strict=False):
             self._lent[store] = {ROWS: rows}
             store.join(self, base, rows.hot)
 
     # -- columns ------------------------------------------------------------------------------------------
 
-    def _add(self, per_row: bool, fill: float) -> _Held:
+    def _add(
+        self, per_row: bool, fill: float, dtype: torch.dtype = torch.float32, kept: torch.dtype = torch.float32
+    ) -> _Held:
+        """A column of a type in both tiers, cold rows kept in another."""
         shape, names = () if per_row else (self.dim,), ", ".join(store.table.name for store in self.stores)
-        cold = Pinned((self.cache.places, *shape), fill, torch.float32, self.device, names)
-        made = _Held(torch.full((self.cache.slots, *shape), fill, device=self.device), cold, per_row)
+        widths = [packed_width(size, kept) for size in shape]
+        cold = Pinned((self.cache.places, *widths), fill, kept, self.device, names)
+        hot = torch.full((self.cache.slots, *shape), fill, dtype=dtype, device=self.device)
+        made = _Held(hot, cold, per_row)
         self._held.append(made)
         self.cache.columns.append(made.column)
         return made

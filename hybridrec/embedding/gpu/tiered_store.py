@@ -20,7 +20,9 @@ from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_cache.cache import RowCache, Sizes
+from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.runs import Run, Runs
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
 
 
@@ -43,7 +45,6 @@ class TieredStore(DeviceStore):
         sizes: Sizes = Sizes(),  # noqa: B008
         begins: Snapshot | None = None,
     ) -> None:
-        assert table.dtype == torch.float32, "a table with a cache is of float32"
         self.slots, self.sizes = slots, sizes
         self.base = 0  # its first row among those of its class
         self._tier: TierClass | None = None
@@ -67,7 +68,7 @@ class TieredStore(DeviceStore):
     @property
     def kind(self) -> Hashable:
         """What tables that share a cache have in common."""
-        return self.dim, self.dtype
+        return self.dim, self.dtype, self.table.cold_dtype
 
     @property
     def fresh(self) -> bool:
@@ -98,6 +99,11 @@ class TieredStore(DeviceStore):
     def detach(self) -> None:
         super().detach()
         self.tier.take_back(self)
+
+    @property
+    def drawn(self) -> Drawn:
+        first, stride, column = self.part  # by rows, whatever slots they are in
+        return Drawn(self.key, Part(first - self.base * stride, stride, column), self.cache.owner.data_ptr())
 
     @property
     def weight(self) -> Tensor:
@@ -174,7 +180,7 @@ class TieredStore(DeviceStore):
         size = rows_of_part(self.dim * self.dtype.itemsize)
         parts = torch.arange(len(self)).split(size) if at is None else at.split(1)
         for part in parts:  # a run of rows
-            made = torch.empty(len(part), self.dim, device=self.device)
+            made = torch.empty(len(part), self.dim, dtype=self.dtype, device=self.device)
             first, stride, column = self.part
             draw_initial(self.table.init, made, self.key, None, Part(first + int(part[0]) * stride, stride, column))
             self._write(ROWS, part, made)
@@ -193,8 +199,11 @@ class TieredStore(DeviceStore):
         return self.dim * self.dtype.itemsize + sum(values[:1].nbytes for values in self.states.values())
 
     def memory(self) -> dict[str, float]:
-        rows = self.dim * self.dtype.itemsize * len(self)
-        state, index = self.row_bytes * len(self) - rows, ENTRY * len(self) + SLOT * self.slots
+        kept = self.table.cold_dtype
+        cold = packed_width(self.dim, kept) * kept.itemsize
+        rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
+        state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
+        index = ENTRY * len(self) + SLOT * self.slots
         return {
             **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},
             "overhead_per_row": index / max(1, len(self)),

@@ -41,18 +41,21 @@ class Of(NamedTuple):
     ADDRESSES: int = 3
 
     # What the rounding of half rows is drawn by, int64, in a line per table: its key, the last word of the counter,
-    # and of a share of a table the id of its first row, how far it is to the next one, and the first column.
+    # and of a share of a table the id of its first row, how far it is to the next one, and the first column. Where rows
+    # change places, the address of int32 numbers of those that are there; else 0.
     KEY: int = 0
     PURPOSE: int = 1
     FIRST_ID: int = 2
     STRIDE: int = 3
     COLUMN: int = 4
-    KEYS: int = 5
+    OWNERS: int = 5
+    KEYS: int = 6
 
     # Which rows half tables hold.
     WHOLE: int = 0  # all
     SHARE: int = 1  # shares whose columns begin at a multiple of eight
-    ANYWHERE: int = 2  # shares that begin anywhere
+    OWNED: int = 2  # the same, of which some rows are here at a time
+    ANYWHERE: int = 3  # shares that begin anywhere
 
 
 of = constants(Of())

@@ -17,6 +17,7 @@ from hybridrec.embedding.gpu import tier_class, transfer
 from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.share import Share
+from hybridrec.ops.row_cache.packing import pack, unpack
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
 from tests.gpu import DEVICE, needs_gpu
 from tests.ops.row_cache.caches import SMALL
@@ -26,9 +27,9 @@ pytestmark = needs_gpu
 RULE = RowRule("adagrad", (StateColumn("sum", fill=0.5),))
 
 
-def made(init=None, share=Share()) -> tuple[DenseStore, TieredStore]:  # noqa: B008
+def made(init=None, share=Share(), **options) -> tuple[DenseStore, TieredStore]:  # noqa: B008
     """The same rows on the CPU and in tiers, of which some have moved."""
-    table = hr.Table("item", dim=6, rows=20, init=init or Uniform(0.1))
+    table = hr.Table("item", dim=6, rows=20, init=init or Uniform(0.1), **options)
     cpu, tiered = DenseStore(table, 7, share), TieredStore(table, 7, DEVICE, 4, share, SMALL)
     for store in (cpu, tiered):
         store.attach(RULE)
@@ -49,6 +50,17 @@ def test_initial_rows_are_those_of_the_cpu_bit_for_bit(init, share, monkeypatch)
     monkeypatch.setattr(transfer, "PART", 100)  # four rows
     cpu, tiered = made(init, share)
     assert torch.equal(tiered.snapshot().data.rows, cpu.weight)
+
+
+def test_rows_of_a_half_type_begin_as_those_of_the_cpu_and_are_updated_alike():
+    cpu, tiered = made(dtype=torch.bfloat16)
+    ids, grads = torch.tensor([3, 8, 17]), torch.randn(3, 6)
+    assert torch.equal(tiered.snapshot().data.rows, cpu.weight)
+    for store in (cpu, tiered):
+        store.update(store.prepare(ids, train=True), grads, RowStep(rule=RULE, lr=0.1, step=1))
+    assert torch.equal(tiered.snapshot().data.rows, cpu.weight)
+    assert tiered.memory()["rows"] == 20 * 6 * 2
+    assert (tiered.cache.row_bytes, tiered.cache.cold_bytes) == (36, 36)
 
 
 def test_rows_are_updated_read_and_erased_as_on_the_cpu():
@@ -121,6 +133,53 @@ def test_rows_in_two_tiers_are_no_tensor():
     _, tiered = made()
     with pytest.raises(TypeError, match=r"in two tiers; read\(ids\)"):
         _ = tiered.weight
+
+
+# -- cold rows in another type -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cold", [torch.bfloat16, torch.float16, torch.int8])
+def test_whoever_reads_packed_rows_sees_float32(cold):
+    cpu, tiered = made(cache=4, cold=cold)
+    rows = torch.randn(20, 6)
+    for store in (cpu, tiered):
+        store.load(torch.arange(20), rows, {"sum": rows.abs()})
+    found = tiered.snapshot().data
+    hot, kept = torch.arange(20) < 4, unpack(pack(rows, cold), rows)
+    assert torch.equal(found.rows, torch.where(hot[:, None], rows, kept))
+    assert torch.equal(found.state["sum"], rows.abs())
+    ids = torch.tensor([19, 3, 7])
+    for other in (tiered.read(ids).rows, tiered.lookup(ids).cpu(), tiered.gather(tiered.prepare(ids))[[2, 0, 1]]):
+        assert torch.equal(other, found.rows[ids])
+    slots, _ = tiered.admit(torch.tensor([19, 7], device=DEVICE))
+    assert torch.equal(tiered.there[slots].cpu(), found.rows[[19, 7]])
+    with tiered.capture() as held:
+        now = tiered.snapshot().data.rows
+        assert held.host_bytes == 20 * 48
+        assert torch.equal(torch.cat([part.rows for part in held.chunks(7)]), now)
+
+
+def test_a_copy_of_packed_rows_has_what_its_tiers_can_hold():
+    _, tiered = made(cache=4, cold=torch.int8)
+    tiered.admit(torch.tensor([19, 18], device=DEVICE))
+    rows, again = tiered.snapshot().data.rows, copy.deepcopy(tiered).snapshot().data.rows
+    assert torch.equal(again[:18], rows[:18])
+    assert torch.equal(again[18:], unpack(pack(rows[18:], torch.int8), rows))
+
+
+def test_figures_of_packed_rows_count_what_lies_and_moves():
+    _, tiered = made(cache=4, cold=torch.int8)
+    tiered.admit(torch.tensor([9, 9, 0], device=DEVICE))
+    assert tiered.counters()["bytes_each_way"] == tiered.counters()["moved_rows"] * (12 + 24)
+    assert tiered.counters()["moved_rows"] == 1
+    held = tiered.memory()
+    assert (held["rows"], held["state"]) == (4 * 24 + 16 * 12, 480)
+
+
+def test_other_seeds_round_packed_rows_by_other_draws():
+    table = hr.Table("item", dim=6, rows=20, cache=4, cold=torch.int8)
+    keys = {TieredStore(table, seed, DEVICE, 4, sizes=SMALL).cache.key for seed in (1, 2)}
+    assert len(keys) == 2
 
 
 # -- several that share a cache ----------------------------------------------------------------------------------

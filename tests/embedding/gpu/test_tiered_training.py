@@ -51,8 +51,8 @@ def block(batch: int) -> IdBlock:
 class Both:
     """The same tables, all on the device and in tiers, each with its optimizer."""
 
-    def __init__(self, kind: str) -> None:
-        like = hr.EmbeddingCollection(TABLES, seed=3)
+    def __init__(self, kind: str, tables: list[hr.Table] = TABLES) -> None:
+        like = hr.EmbeddingCollection(tables, seed=3)
         self.hot, self.tiered = OnDevice(like, SIZES[0]), OnDevice(like, SIZES[0], store)
         self.lookup: Any = self.tiered._look_up
         self.stores = [part for part in self.tiered.stores.values() if isinstance(part, TieredStore)]
@@ -105,6 +105,45 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(kind: str) -> None:
         both.step()
     both.agree()
     assert all(tiered.cache.figures().moved > 0 for tiered in both.stores)
+
+
+# -- rows that are not float32 everywhere ------------------------------------------------------------------------
+
+
+def alike(**options: Any) -> list[hr.Table]:
+    """Two tables of one dimension."""
+    return [hr.Table(name, dim=8, rows=rows, **options) for name, rows in (("a", 60), ("c", 50))]
+
+
+def pairs(batch: int) -> IdBlock:
+    return IdBlock.from_ragged({"a": torch.randint(0, 60, (batch, 2)), "c": torch.randint(0, 50, (batch,))})
+
+
+def test_half_rows_are_rounded_as_those_of_tables_on_the_device_bit_for_bit() -> None:
+    torch.manual_seed(0)
+    both = Both("rowwise_adagrad", alike(dtype=torch.bfloat16))
+    for number in range(2):
+        both.backward(pairs(4))
+        if number == 1:  # listed, not grouped
+            both.backward(pairs(2))
+        both.step()
+    both.agree()
+    assert both.stores[0].cache.figures().moved > 0
+
+
+def test_steps_with_packed_cold_rows_are_off_by_their_rounding_alone() -> None:
+    torch.manual_seed(0)
+    both = Both("sgd", alike(cache=0.5, cold=torch.int8))
+    for _ in range(3):
+        given, factors = pairs(7), (torch.randint(-8, 9, (7, 16)) / 8).to(DEVICE)
+        for home in (both.hot, both.tiered):
+            (home(given)[0] * factors).sum().backward()
+        both.step()
+    found, wanted = (home.stores["a"].snapshot().data.rows for home in (both.tiered, both.hot))
+    step = wanted.abs().amax(1, keepdim=True).clamp(min=0.5) / 127  # no row was larger before
+    assert bool(((found - wanted).abs() <= 4 * step).all())
+    assert not torch.equal(found, wanted)
+    assert both.stores[0].cache.figures().moved > 0
 
 
 def test_lookups_without_gradients_leave_no_rows_in_flight() -> None:
