@@ -73,6 +73,8 @@ class Tiers:
         self._coming.pop(block.values, None)
         found = self._ahead.pop(block.values, None)
         if found is None or found.version != _version(block.values):
+            found = None
+            self._ahead.clear()  # one that goes on waiting would keep all that come after it; it comes anew
             self.land()
             now = _Expected(block.names, block.starts, self._moment(block.values))
             found = self._admit(ids, block.values, now)

@@ -172,6 +172,21 @@ def test_blocks_that_are_expected_and_never_come_hold_no_rows() -> None:
     assert all(len(store._flights) <= 1 for store in both.stores)
 
 
+def test_lookups_while_an_expected_block_waits_leave_no_rows_in_flight() -> None:
+    torch.manual_seed(7)
+    both, waiting = Both("sgd"), block(5).to(DEVICE)
+    both.lookup.fetch(waiting)
+    both.backward(block(5))
+    both.step()
+    with torch.no_grad():
+        for _ in range(6):
+            both.outputs(block(6))
+    both.backward(waiting)
+    both.step()
+    both.agree()
+    assert all(tiered.cache.figures().refused == 0 for tiered in both.stores)
+
+
 def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
     both = Both("sgd")
     many = {"a": torch.arange(60), "b": torch.zeros(60).long(), "c": torch.zeros(60).long()}
