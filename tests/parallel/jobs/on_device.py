@@ -83,7 +83,8 @@ def train_in_tiers(case: dict[str, Any]) -> dict[str, Any]:
 def admitted_ahead() -> dict[str, Any]:
     """Three batches are prepared, of which the second needs rows where those of the first are: how many of them have
     rows on the device when a backward call is done, and how much the rows have changed in the end."""
-    model = hr.shard(DeviceCollection([hr.Table("t0", DIM, rows=34, cache=16)], seed=5), plan=plan_of("row", 1))
+    table = hr.Table("t0", DIM, rows=34, cache=16)
+    model: Any = hr.shard(DeviceCollection([table], seed=5), plan=plan_of("row", 1))
     rows, store = hr.optim.SGD(model, lr=0.5), model.module["t0"]
     before, admitted = held(store), []
     blocks = [IdBlock.from_lists({"t0": [ids]}).to(DEVICE) for ids in (list(range(24)), [32, 33], [2, 3])]
