@@ -112,9 +112,9 @@ class EmbeddingCollection(RowOwner, nn.Module):
             from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
             from hybridrec.embedding.gpu.tiered_store import TieredStore
 
-            if table.cache is not None:
-                slots = table.cached(share.rows_of(table.fixed_rows))
-                return TieredStore(table, self.seed, self.device, slots, share)
+            rows = share.rows_of(table.fixed_rows)
+            if table.cache is not None and rows:
+                return TieredStore(table, self.seed, self.device, table.cached(rows), share)
             return DeviceStore(table, self.seed, self.device, share)
         if table.path is not None and not share.empty:
             return DiskStore(table, self.seed, share)

@@ -49,7 +49,8 @@ class Table:
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
     than those at a time, and its host has the others, the cold ones: as they are, or, where `cold` is torch.bfloat16,
     torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. Tables of one
-    dimension, and of the same types, share the room of all their caches.
+    dimension, and of the same types, share the room of all their caches. Where several GPUs divide a table, each has a
+    cache for its own rows.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
@@ -156,12 +157,12 @@ class Table:
     def cached(self, rows: int) -> int:
         """How many of so many rows of a table with a cache a GPU has at a time.
 
-        >>> Table("item", dim=8, rows=1000, cache=0.2).cached(1000), Table("item", dim=8, rows=9, cache=5).cached(3)
-        (200, 3)
+        >>> [Table("item", dim=8, rows=1000, cache=cache).cached(500) for cache in (0.2, 300, 600)]
+        [100, 300, 500]
         """
         assert self.cache is not None, "the table has a cache"
         wanted = math.ceil(self.cache * rows) if isinstance(self.cache, float) else self.cache
-        return max(1, min(rows, wanted))
+        return min(rows, max(1, wanted))
 
     def _check_path(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):

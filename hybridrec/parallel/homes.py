@@ -85,7 +85,9 @@ class CollectionHome:
 
     def make(self, name: str, share: Share, where: str) -> Store:
         table = self._collection.tables[name]
-        return self._collection.make_store(table if where == "device" else replace(table, where=where), share)
+        if where != "device":  # where no table has a cache
+            table = replace(table, where=where, cache=None)
+        return self._collection.make_store(table, share)
 
     def adopt(self, group: Any) -> None:
         self._collection.adopt(group)

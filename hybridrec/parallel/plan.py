@@ -10,6 +10,7 @@ from typing import Any
 SCHEMES = ("replicated", "table", "row", "column")
 WHERE = ("device", "host", "server")
 VERSION = 1
+TIERED = ("row", "table", "replicated")  # schemes by which ranks can have tables with hot and cold rows
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hybridrec.parallel.homes import Home, homes_in, place_home
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
+from hybridrec.parallel.schemes.tiered import refuse_tiers
 from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
@@ -86,7 +87,6 @@ def place(
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
-    _refuse_caches(tables, device)
     away = {} if served is None else served.chosen(tables)
     plan = _with_servers(plan or _plan_of_the_rest(tables, away, device, world, wire, pin), tables, away)
     _check(plan, tables, world.world, device)
@@ -97,15 +97,6 @@ def place(
     for home in homes:
         place_home(home, plan, world, group, served)
     return ShardedModel(model, plan, world, exchange, weighing, served)
-
-
-def _refuse_caches(tables: Mapping[str, Table], device: torch.device) -> None:
-    """Raise for tables of which a GPU has some rows only: ranks do not divide them yet. On CPUs there are none."""
-    if device.type != "cpu" and (cached := [name for name, table in tables.items() if table.cache is not None]):
-        raise ValueError(
-            f"table {cached[0]!r} has cache={tables[cached[0]].cache!r}, which several ranks or servers cannot have "
-            "yet; leave it out, and divide the table among more ranks, or give it where='host'"
-        )
 
 
 def _plan_of_the_rest(
@@ -165,7 +156,7 @@ def _load(name: str, table: Table) -> TableLoad:
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=GROWTH,
-        where="host" if table.on_host else table.where,
+        where="host" if table.on_host else "device" if table.cache is not None else table.where,
     )
 
 
@@ -185,6 +176,8 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
         if device.type != "cpu" and table.where not in (None, "server", placement.where):
             raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
+        if device.type != "cpu":
+            refuse_tiers(table, placement)
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
 

@@ -91,6 +91,14 @@ def test_the_host_of_ranks_on_cpus_is_where_their_rows_are_anyway() -> None:
     assert torch.equal(model.embeddings.lookup("t0", ids), whole.lookup("t0", ids))
 
 
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_a_cache_changes_nothing_on_cpus(where: str) -> None:
+    model = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10, cache=2)])
+    placed = place(model, Plan(1, (Placement("item", "column", (0,), (4,), where),)), Ranks(0, 1), Wire(), {})
+    whole = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)])
+    assert torch.equal(placed.module.lookup("item", [1, 9, 3]), whole.lookup("item", [1, 9, 3]))
+
+
 def test_layers_elsewhere_than_rows_are_refused() -> None:
     parts = {"rows": hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)]), "top": nn.Linear(4, 1, device="meta")}
     with pytest.raises(ValueError, match=r"layers on meta and rows on cpu; .* make it with device='cuda'"):

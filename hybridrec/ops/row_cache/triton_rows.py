@@ -127,7 +127,7 @@ def _everywhere(kernel: Any, cache: RowCache, column: int, rows: Tensor, values:
 
 def _words(values: Tensor) -> Tensor:
     """The same memory as integers [n, words], of 4 bytes where a row has a whole number of those."""
-    flat = values.view(len(values), -1)
+    flat = values.view(len(values), values.shape[1:].numel())  # of which there may be none
     size = 4 if flat.shape[1] * flat.dtype.itemsize % 4 == 0 else flat.dtype.itemsize
     return flat.view(WORDS[size])
 

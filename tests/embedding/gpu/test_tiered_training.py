@@ -253,6 +253,21 @@ def few(**given: list[Any]) -> IdBlock:
     return IdBlock.from_lists(rest | given)
 
 
+def test_lookups_while_an_expected_block_waits_leave_no_rows_in_flight() -> None:
+    torch.manual_seed(7)
+    both, waiting = Both("sgd"), block(5).to(DEVICE)
+    both.lookup.fetch(waiting)
+    both.backward(block(5))
+    both.step()
+    with torch.no_grad():
+        for _ in range(6):
+            both.outputs(block(6))
+    both.backward(waiting)
+    both.step()
+    both.agree()
+    assert all(tiered.cache.figures().refused == 0 for tiered in both.stores)
+
+
 def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
     both = Both("sgd")
     both.tiered(few(a_list=[list(range(60))]))[0].sum().backward()
