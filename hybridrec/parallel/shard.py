@@ -17,7 +17,7 @@ from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.grouping import GroupParts, group_of
 from hybridrec.parallel.homes import Home, homes_in, place_home
-from hybridrec.parallel.plan import Placement, Plan
+from hybridrec.parallel.plan import Placement, Plan, tiered_schemes
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
 from hybridrec.parallel.sharded_model import ShardedModel
@@ -166,6 +166,8 @@ def _load(name: str, table: Table) -> TableLoad:
         dynamic=table.dynamic,
         growth=GROWTH,
         where="host" if table.on_host else table.where,
+        cache=None if table.cache is None else table.cached(table.fixed_rows) / table.fixed_rows,
+        hashed=table.hashes is not None,
     )
 
 
@@ -185,8 +187,22 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
         if device.type != "cpu" and table.where not in (None, "server", placement.where):
             raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
+        if device.type != "cpu" and placement.cache is not None:
+            _check_cache(placement, table, world)
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
+
+
+def _check_cache(placement: Placement, table: Table, world: int) -> None:
+    """Refuse hot and cold rows where ranks cannot have them, and of tables that cannot, or say where rows are."""
+    schemes = ", ".join(tiered_schemes(world)) or "none so far"
+    if placement.scheme not in tiered_schemes(world):
+        raise ValueError(
+            f"{placement}: schemes by which {world} ranks have hot and cold rows are {schemes}; plan anew, with more "
+            "devices, or with where='host' for the table"
+        )
+    if table.rows is None or table.where is not None:
+        raise ValueError(f"{placement}: hot and cold rows are for tables with rows=, and without where=; plan anew")
 
 
 def _device_of(model: nn.Module, homes: Sequence[Home]) -> torch.device:
