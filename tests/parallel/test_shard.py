@@ -107,15 +107,15 @@ CARD = torch.device("cuda", 0)
         (
             (),
             hr.Table("item", 4, rows=10),
-            "schemes by which 2 ranks have hot and cold rows are none so far; plan anew",
+            "by which 2 ranks have hot and cold rows are none so far; plan anew",
         ),
         (("table",), hr.Table("item", 4, rows=10), "hot and cold rows are table; plan anew, with more devices, or"),
         (
             ("row",),
             hr.Table("item", 4, hashes=hr.embedding.MultiHash(2, 5)),
-            "for tables with rows=, and without where",
+            "tables with rows=, and without where=",
         ),
-        (("row",), hr.Table("item", 4, rows=10, where="device"), "for tables with rows=, and without where"),
+        (("row",), hr.Table("item", 4, rows=10, where="device"), "tables with rows=, and without where="),
     ],
 )
 def test_a_planned_cache_that_ranks_cannot_have_is_refused(monkeypatch, schemes, table, said) -> None:

@@ -13,8 +13,10 @@ import hybridrec as hr
 from hybridrec import host_memory
 from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import caches, memory
+from hybridrec.models import build
 from hybridrec.train import Trainer, tiers
 from hybridrec.train.row_rules import MOST, row_rules
+from tests.models.clicks import CONFIGS, dataset
 
 CARD = torch.device("cuda", 0)
 ROOM = 10**6  # bytes for tables
@@ -153,6 +155,16 @@ def test_rules_are_known_by_table_without_memory_for_rows():
     }
     assert not model.one.allocated
     assert not made[0].tables, "its rows are those of nobody"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rules_of_every_model_are_known_and_its_tables_are_still_free(name):
+    labels = ("click", "like") if name == "mmoe" else ("click",)
+    model = build(name, dataset(rows=20, labels=labels).schema, **CONFIGS[name])
+    found = row_rules(model, lambda it: hr.optim.Adagrad(it, lr=0.1))
+    assert {rule.names for rule in found.values()} == {("sum",)}
+    assert len(found) == sum(len(part.tables) for part in model.modules() if isinstance(part, hr.EmbeddingCollection))
+    hr.optim.Adam(model, lr=0.1)
 
 
 def test_a_trainer_chooses_before_rows_have_memory(monkeypatch):
