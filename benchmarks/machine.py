@@ -23,6 +23,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def load() -> float:
+    """How many threads ran at a time in the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
 def machine() -> dict[str, Any]:
     total = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     flags = next((line.split() for line in _lines("/proc/cpuinfo") if line.startswith("flags")), [])
@@ -33,7 +38,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(total / 2**20, 1),
         "simd": [flag for flag in ("avx2", "avx512f", "avx512bw", "avx512vl") if flag in flags],
         "huge_pages": huge[0] if huge else "unknown",
-        "load": round(os.getloadavg()[0], 2),
+        "load": load(),
         "system": platform.platform(),
     }
 

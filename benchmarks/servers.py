@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from machine import load
 from question import (
     PARTLY,
     Options,
@@ -63,8 +64,9 @@ def measure(args: Options) -> dict[str, Any]:
     parts: dict[str, Any] = {}
     for part in args.only:
         note(f"-- {part}")
+        beside = load()
         found = work_of(part, args)()
-        parts[part] = {**found, "ran_with": {name: getattr(args, name) for name in WITH[part]}}
+        parts[part] = {**found, "ran_with": {**{name: getattr(args, name) for name in WITH[part]}, "load": beside}}
         figures |= {key: found[key] for key in (*GOALS, *REPORTED) if key in found}
     return {**figures, **about(args, [], ["torch", "numpy"]), "parts": parts}
 

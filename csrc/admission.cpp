@@ -150,11 +150,13 @@ Born HashTable::give(const std::vector<IdSpan>& spans, bool force) {
   const uint64_t room = rows.most() - now_->size;
   if (choice.fresh > room) evict(lowest(choice.fresh - room, choice.reborn));
   Born born = bear(wanted, choice);
+  std::vector<Sketch::Seen> seen;
   for (size_t i = 0; i < n; ++i) {
     const int64_t id = wanted.ids[i];
-    if (sketch_ && choice.what[i] != Choice::Present && drawn(id)) sketch_->add(id, wanted.times[i]);
+    if (sketch_ && choice.what[i] != Choice::Present && drawn(id)) seen.push_back({id, wanted.times[i]});
     if (choice.what[i] == Choice::Refused) figures_->refused += wanted.times[i];
   }
+  if (sketch_) sketch_->add(seen);
   auto place = wanted.places.begin();
   for (const IdSpan& span : spans)
     for (int64_t i = 0; i < span.count; ++i)

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "hash_index.h"
 #include "rows.h"
@@ -31,12 +32,18 @@ class Sketch {
     return least(at);
   }
 
-  void add(int64_t id, uint32_t times) {
-    uint64_t at[kLines];
-    cells(id, at);
-    const auto sum = static_cast<uint32_t>(std::min<uint64_t>(limit(), uint64_t{least(at)} + times));
-    for (uint64_t cell : at)
-      if (get(cell) < sum) set(cell, sum);
+  struct Seen {
+    int64_t id;
+    uint32_t times;
+  };
+
+  // A batch of different ids. All counts are read before one is raised, so that their order changes nothing.
+  void add(const std::vector<Seen>& batch) {
+    std::vector<uint32_t> sums;
+    sums.reserve(batch.size());
+    for (const auto& [id, times] : batch)
+      sums.push_back(static_cast<uint32_t>(std::min<uint64_t>(limit(), uint64_t{count(id)} + times)));
+    for (size_t i = 0; i < batch.size(); ++i) raise(batch[i].id, sums[i]);
   }
 
   // What a checkpoint keeps: line after line, little-endian.
@@ -59,6 +66,13 @@ class Sketch {
   void cells(int64_t id, uint64_t* at) const {
     const uint64_t hash = hash_id(id), stride = hash >> 32 | 1;
     for (uint64_t line = 0; line < kLines; ++line) at[line] = line * width_ + ((hash + line * stride) & (width_ - 1));
+  }
+
+  void raise(int64_t id, uint32_t to) {
+    uint64_t at[kLines];
+    cells(id, at);
+    for (uint64_t cell : at)
+      if (get(cell) < to) set(cell, to);
   }
 
   uint32_t least(const uint64_t* at) const {

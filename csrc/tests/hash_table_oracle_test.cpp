@@ -56,10 +56,12 @@ class Model {
     if (fresh > room && !evict(fresh - room, reborn)) return std::nullopt;
     counted.expired += static_cast<int64_t>(reborn.size());
     for (int64_t id : born) rows_[id] = {clock, times[id]};
+    std::vector<Sketch::Seen> seen;
     for (int64_t id : wanted) {
-      if (drawn(id)) sketch_.add(id, times[id]);
+      if (drawn(id)) seen.push_back({id, times[id]});
       if (std::find(born.begin(), born.end(), id) == born.end()) counted.refused += times[id];
     }
+    sketch_.add(seen);
     counted.inserted += static_cast<int64_t>(born.size());
     return born;
   }

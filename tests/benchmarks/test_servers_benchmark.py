@@ -16,15 +16,21 @@ import pytest
 MODULES = ("servers", "servers_processes", "servers_relay")
 
 
-def test_a_part_tells_the_options_that_it_ran_with(
+def test_a_part_tells_the_options_that_it_ran_with_and_what_ran_beside_it(
     modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = modules["servers"]
+    loads = iter([0.5, 1.5, 2.5])
+    monkeypatch.setattr(servers, "load", lambda: next(loads))
     monkeypatch.setattr(servers, "work_of", lambda part, args: lambda: {"auc_gap": 0.0} if part == "auc" else {})
     args = Namespace(only=["delay", "auc", "memory"], passes=3, steps=150, seeds=2, memory_minutes=10.0)
     answer = servers.measure(args)
     ran = {part: found["ran_with"] for part, found in answer["parts"].items()}
-    assert ran == {"delay": {"passes": 3, "steps": 150}, "auc": {"seeds": 2}, "memory": {"memory_minutes": 10.0}}
+    assert ran == {
+        "delay": {"passes": 3, "steps": 150, "load": 0.5},
+        "auc": {"seeds": 2, "load": 1.5},
+        "memory": {"memory_minutes": 10.0, "load": 2.5},
+    }
     assert answer["auc_gap"] == 0.0
     assert "passes" not in answer
 
