@@ -135,6 +135,11 @@ class Table:
             )
         if self.rows is None:
             raise ValueError(f"{self._who}: cache= is for tables with rows=; leave it out")
+        if cache > self.rows:
+            raise ValueError(
+                f"{self._who}: cache is {cache:,}, and the table has {self.rows:,} rows, of which a cache has some; "
+                "leave it out to have all of them on the GPU"
+            )
         if self.on_host:
             raise ValueError(f"{self._who} lives on the host, and a cache is on a GPU; leave where= out, or cache=")
 

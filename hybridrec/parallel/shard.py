@@ -17,7 +17,7 @@ from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.grouping import GroupParts, group_of
 from hybridrec.parallel.homes import Home, homes_in, place_home
-from hybridrec.parallel.plan import Placement, Plan
+from hybridrec.parallel.plan import Placement, Plan, tiered_schemes
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
 from hybridrec.parallel.schemes.tiered import refuse_tiers
@@ -139,24 +139,27 @@ def usual_plan(tables: Mapping[str, Table], cluster: Cluster, wire: Wire, pin: M
     >>> usual_plan(tables, cluster, Wire(), {"item": "row"})["item"].scheme
     'row'
     """
-    loads = tuple(_load(name, table) for name, table in tables.items())
+    loads = tuple(_load(name, table, cluster.world) for name, table in tables.items())
     pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
     free = [name for name in tables if name not in pins]
     limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # some optimizers need whole rows
     return make_plan(Workload(loads, BATCH), cluster, limits, wire)
 
 
-def _load(name: str, table: Table) -> TableLoad:
+def _load(name: str, table: Table, world: int) -> TableLoad:
     features = tuple(
         FeatureLoad(feature, float(table.group), combiner) for feature, combiner in table.combiners.items()
     )
     rows = table.fixed_rows if table.capacity is None else min(table.capacity, LIKELY)
+    rows_each = -(-rows // world)  # a cache is what each device has of its own rows
     return TableLoad(
         *(name, rows, table.dim, features, table.dtype.itemsize, 0, 4),
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=GROWTH,
-        where="host" if table.on_host else "device" if table.cache is not None else table.where,
+        where="host" if table.on_host else table.where,
+        cache=None if table.cache is None else table.cached(rows_each) / rows_each,
+        hashed=table.hashes is not None,
     )
 
 
@@ -178,8 +181,22 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
             raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
         if device.type != "cpu":
             refuse_tiers(table, placement)
+            _check_cache(placement, table, world)
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
+
+
+def _check_cache(placement: Placement, table: Table, world: int) -> None:
+    """Refuse planned hot and cold rows where ranks cannot have them, and of tables that cannot, or say where rows are."""
+    if placement.cache is None:
+        return
+    if placement.scheme not in tiered_schemes(world):
+        raise ValueError(
+            f"{placement}: schemes by which {world} ranks have hot and cold rows are "
+            f"{', '.join(tiered_schemes(world))}; plan anew, with more devices, or with where='host' for the table"
+        )
+    if table.rows is None or table.where is not None:
+        raise ValueError(f"{placement}: hot and cold rows are for tables with rows=, and without where=; plan anew")
 
 
 def _device_of(model: nn.Module, homes: Sequence[Home]) -> torch.device:

@@ -39,6 +39,7 @@ def plan(model: nn.Module) -> dict[str, Any]:
             "dtype": str(table.dtype).removeprefix("torch."),
             "features": list(table.features),
             "where": _where(store),
+            "cache": None if table.cache is None else table.cached(table.fixed_rows),
             "bytes": table.dim * table.dtype.itemsize * (table.capacity or table.fixed_rows),
         }
     return {"tables": made}

@@ -138,6 +138,13 @@ def test_a_path_is_for_dynamic_tables_and_puts_them_on_the_host(tmp_path):
             Table("user", 4, capacity=9, path=wrong)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_cache_has_no_more_rows_than_its_table():
+    said = r"table 'i': cache is 1,000, and the table has 999 rows, .*; leave it out to have all of them on the GPU"
+    with pytest.raises(ValueError, match=said):
+        Table("i", 4, rows=999, cache=1000)
+    assert Table("i", 4, rows=1000, cache=1000).cached(1000) == 1000
+
+
 @pytest.mark.parametrize("cache", [0, -1, 0.0, 1.5, True, "half"])
 def test_a_cache_is_a_number_of_rows_or_a_share_of_them(cache):
     with pytest.raises(ValueError, match=r"table 'i': cache is .*; it must be a number of rows, or a share of them"):

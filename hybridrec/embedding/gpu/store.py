@@ -153,6 +153,7 @@ class DeviceStore(Store):
             dropped = sum(values.nbytes for values in held.values())
             kept = [(store.table, store.share, rule) for store, rule in here]
             memory.refuse_state(kept, device, None if free is None else free + dropped)
+        memory.refuse_cold_state([(s.table, s.share, s.rule, rule) for s, rule in wanted])
 
     def attach(self, rule: RowRule) -> None:
         self.detach()  # first, so that there is room
