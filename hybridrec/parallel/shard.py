@@ -187,7 +187,7 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
 
 
 def _check_cache(placement: Placement, table: Table, world: int) -> None:
-    """Refuse planned hot and cold rows where ranks cannot have them, and of tables that cannot, or say where rows are."""
+    """Refuse planned hot and cold rows where ranks or tables cannot have them, or a table says where its rows are."""
     if placement.cache is None:
         return
     if placement.scheme not in tiered_schemes(world):
