@@ -24,6 +24,7 @@ from hybridrec.types import Batch, IdBlock
 
 LR, EPS, DENSE_LR = 0.03, 1e-8, 0.001
 PROFILED = 8  # steps
+LARGE = 1_000_000  # rows of a table that may have a cache: of smaller ones a batch has nearly all
 
 
 class Layers(nn.Module):
@@ -49,18 +50,27 @@ class Synthetic(nn.Module):
         return self.layers(self.embeddings(batch.ids).flat, batch.dense)
 
 
-def collection(shape: Shape, device: str, dynamic: bool = False) -> hr.EmbeddingCollection:
-    """The tables; feature f3 is the fourth of the shape. Dynamic ones may have as many rows."""
+def collection(
+    shape: Shape, device: str, cache: float | None = None, dynamic: bool = False
+) -> hr.EmbeddingCollection:  # fmt: skip
+    """The tables; feature f3 is the fourth of the shape. The device may have but a share of the rows of large ones.
+
+    Dynamic ones may have as many rows.
+    """
     names: dict[int, list[str]] = {}
     for number, (table, _) in enumerate(shape.features):
         names.setdefault(table, []).append(f"f{number}")
     dtype = torch.float16 if shape.half else torch.float32
     tables = [
-        hr.Table(f"t{at}", dim=dim, rows=fixed, capacity=most, features=names[at], dtype=dtype)
+        hr.Table(f"t{at}", dim=dim, features=names[at], dtype=dtype, **_size(rows, cache, dynamic))
         for at, (rows, dim) in enumerate(shape.tables)
-        for fixed, most in [(None, rows) if dynamic else (rows, None)]
     ]
     return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)
+
+
+def _size(rows: int, cache: float | None, dynamic: bool) -> dict[str, Any]:
+    """The options of a table with so many rows."""
+    return {"capacity": rows} if dynamic else {"rows": rows, "cache": cache if rows >= LARGE else None}
 
 
 def optimizer(shape: Shape, emb: nn.Module, **options: Any) -> RowOptimizer:

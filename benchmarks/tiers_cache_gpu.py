@@ -5,8 +5,9 @@
 
 Float32 rows of dimension 128 with one number of state each, a fifth of them hot. `link` is the exchange alone, by the
 number of programs and of words that each has in hand, beside copies of as many bytes each way by the copy engines.
-`admit` has whole admissions by the share of distinct rows that are cold, launched one by one and as a graph. `warm` is
-a stream of batches with power-law ids, each landed when the next has been admitted. Times are medians.
+`exchange` is the same by the type in which cold rows are kept, with the bytes that a row has on the link. `admit` has
+whole admissions by the share of distinct rows that are cold, launched one by one and as a graph. `warm` is a stream of
+batches with power-law ids, each landed when the next has been admitted. Times are medians.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ from torch import Tensor
 
 from hybridrec.ops.row_cache.cache import Column, RowCache
 from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.triton import admit, land
 from hybridrec.ops.row_cache.triton_rows import exchange
 
 DIM, HOT = 128, 0.2
 MOVERS, NUMBERS, COLD = (16, 32, 64, 128, 264), (1024, 2048, 4096), (0.0, 0.01, 0.05, 0.2, 1.0)
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
 SMALL = {"rows": 400, "ids": 60, "reps": 1, "batches": 3}
 
 
@@ -45,28 +48,44 @@ def measure(args: Options) -> dict[str, Any]:
     answer = about(args, ["rows", "ids", "reps", "batches"], ["torch", "triton"], gpu=gpu())
     answer["link_gb_s"] = link(cache, args)
     note(f"link: {answer['link_gb_s']}")
+    answer["exchange_ms"] = {str(kept): exchanges(kept, args, device) for kept in TYPES}
+    note(f"exchange: {answer['exchange_ms']}")
     answer["admit_ms"] = {share: admissions(cache, share, args) for share in (COLD[-2:] if args.smoke else COLD)}
     note(f"admit: {answer['admit_ms']}")
     answer["warm"] = warm(cache, args)
     return answer
 
 
-def made(rows: int, device: torch.device) -> RowCache:
-    """A cache whose cold rows are in pinned memory."""
+def made(rows: int, device: torch.device, kept: torch.dtype = torch.float32) -> RowCache:
+    """A cache whose cold rows are in pinned memory, in this type."""
     slots, cuda = int(rows * HOT), device.type == "cuda"
     cache = RowCache.make(rows, slots, device)
-    for shape in ((DIM,), ()):
-        cold = torch.zeros(rows - slots, *shape, pin_memory=cuda)
-        cache.columns.append(Column(torch.zeros(slots, *shape, device=device), cold))
+    for shape, dtype in (((DIM,), kept), ((), torch.float32)):
+        widths = [packed_width(size, dtype) for size in shape]
+        cold = torch.zeros(rows - slots, *widths, dtype=dtype, pin_memory=cuda)
+        cache.columns.append(Column(torch.randn(slots, *shape, device=device), cold))
     return cache
+
+
+def exchanges(kept: torch.dtype, args: Options, device: torch.device) -> dict[str, float]:
+    """Milliseconds of an exchange of as many rows as a batch has ids, and the bytes of each on the link."""
+    cache = made(int(args.ids / HOT), device, kept)
+    places, victims = listed(cache, args.ids)
+    return {"ms": timed(lambda: exchange(cache, places, victims), args.reps) * 1e3, "row_bytes": cache.cold_bytes}
+
+
+def listed(cache: RowCache, count: int) -> tuple[Tensor, Tensor]:
+    """So many places and slots at random, whose rows are to be exchanged."""
+    cache.passing[at.WANTED], cache.passing[at.REFUSES] = count, 0
+    sides = (torch.randperm(most)[:count].int() for most in (cache.places, cache.slots))
+    places, victims = (side.to(cache.owner.device) for side in sides)
+    return places, victims
 
 
 def link(cache: RowCache, args: Options) -> dict[str, float]:
     """GB/s each way, by programs and words of each; and of the copy engines."""
     count = min(args.ids, cache.slots, cache.places)
-    device = cache.owner.device
-    places, victims = (torch.randperm(most)[:count].int().to(device) for most in (cache.places, cache.slots))
-    cache.passing[at.WANTED], cache.passing[at.REFUSES] = count, 0
+    places, victims = listed(cache, count)
     size, found = count * cache.row_bytes / 1e9, {}
     for movers in MOVERS[:1] if args.smoke else MOVERS:
         for numbers in NUMBERS[:1] if args.smoke else NUMBERS:
@@ -175,6 +194,7 @@ def lines(answer: dict[str, Any]) -> str:
     link, made = answer["link_gb_s"], answer["warm"]
     best = max((name for name in link if name != "copy engines"), key=lambda name: link[name])
     told = [f"link: {link[best]:.1f} GB/s each way by {best}, {link['copy engines']:.1f} by the copy engines"]
+    told += [f"exchange, cold rows {kept}: {each['ms']:.2f} ms" for kept, each in answer["exchange_ms"].items()]
     told += [f"admission, {share:.0%} cold: {ms}" for share, ms in answer["admit_ms"].items()]
     return "\n".join([*told, f"warm: {made['hit_rate']:.1%} of ids hot, {made['ms']:.2f} ms"])
 

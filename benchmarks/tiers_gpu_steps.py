@@ -49,7 +49,7 @@ def steps(args: Any, device: str) -> dict[str, Any]:
 def trainer(shape: Shape, device: str, dynamic: bool) -> Callable[[Batch], float]:
     """What takes a step on a batch, launched one by one as tables that grow need it, and gives its loss."""
     torch.manual_seed(0)
-    emb = collection(shape, device, dynamic)
+    emb = collection(shape, device, dynamic=dynamic)
     if device == "cpu":
         emb.adopt(interpreted(emb))
     learner = learner_of(shape, emb, optimizer(shape, emb), device)

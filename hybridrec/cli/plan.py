@@ -49,6 +49,10 @@ def plan(
     and no memory for the tables. Predictions take the speeds of data sheets, so
     they are for comparing plans; a real step takes longer.
 
+    Where they do not fit the GPUs, the hot rows of some are there and the others on
+    their hosts, at the cost of those that a step needs and the GPU has not: at the
+    rate of the link (--figure host_bandwidth=50e9), as many as ids repeat.
+
     Tables with where="server" lie on embedding servers, and devices have none of
     their rows; with --servers and no such table, all dynamic tables do. Their
     lookups over the network are not in the step.
@@ -166,6 +170,7 @@ def _told(
     for table, each in zip(work.tables, plan.placements, strict=True):
         ids = table.hotness * work.batch_size * cluster.world
         where = each.shown_devices() + {"host": " (hosts)", "server": " (servers)"}.get(each.where, "")
+        where += "" if each.cache is None else f" ({100 * each.cache:.3g} % hot)"
         where = "servers" if each.where == "server" and servers is None else where
         size, again = human_bytes(table.rows * table.row_bytes()), f"{100 * table.duplicate_share(ids):.0f} %"
         rows.append([table.name, f"{table.rows:,}", str(table.dim), size, f"{table.hotness:.3g}", again,

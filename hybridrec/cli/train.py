@@ -56,6 +56,10 @@ def train(
     every batch. A rank that fails ends all of them, one that stalls after
     train.timeout seconds (300).
 
+    With --device cuda, tables that do not all fit the card have their hot rows
+    there and the others on the host; a line says which, and
+    model.tables='{"item"={cache=0.2}}' says otherwise.
+
     With --servers, rows of dynamic tables, or of those that say where = "server",
     lie on the servers that hybridrec server has started there; with --staleness,
     lookups go that many steps ahead.

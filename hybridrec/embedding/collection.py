@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,9 +32,9 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
     Rows are neither parameters nor buffers: a row optimizer of `hybridrec.optim` updates them, and `state_dict` carries
     them. `seed` and a table's name decide the initial value of every row. With `fused=False` the weights are plain
-    parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. Where several
-    processes train together, or a table is for servers, rows get their memory on first use, so that `hybridrec.shard`
-    can place them before.
+    parameters ("{table}.weight") for any torch optimizer, with gradients that are `sparse` or not. On a GPU, and where
+    several processes train together, or a table is for servers, rows get their memory on first use, so that a Trainer
+    or `hybridrec.shard` can say before where they lie.
     On a GPU, tables with `where="host"` are in memory of the host, and their vectors are copied to the GPU; and `room`
     columns are left behind the pooled vectors, for numbers that go into the layers with them: an `MLP` takes both
     without joining them first.
@@ -83,10 +84,11 @@ class EmbeddingCollection(RowOwner, nn.Module):
         if not fused:
             for name, table in self._tables.items():  # past add_module, which refuses names such as "training" or "a.b"
                 self._modules[name] = TableWeight(table, self.seed)
-        placed_later = _one_of_many() or any(table.where == "server" for table in self._tables.values())
-        if not (fused and placed_later):
+        served = any(table.where == "server" for table in self._tables.values())
+        if not (fused and (served or self.device.type != "cpu" or _one_of_many())):
             self._allocate()
 
+    @torch.inference_mode(False)  # rows outlive the mode in which they are first used
     def _allocate(self) -> None:
         """Give the rows memory."""
         self.expect_rows(dict.fromkeys(self._tables, WHOLE))
@@ -99,6 +101,10 @@ class EmbeddingCollection(RowOwner, nn.Module):
     def allocated(self) -> bool:
         """Whether rows have memory yet."""
         return "_stores" in self.__dict__
+
+    def give_caches(self, caches: Mapping[str, int | float]) -> None:
+        """Have so many rows of these tables, or such a share, on the GPU at a time; of stores made later."""
+        self._tables |= {name: replace(self._table(name), cache=rows) for name, rows in caches.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_ROWS and not self.allocated:
@@ -115,19 +121,20 @@ class EmbeddingCollection(RowOwner, nn.Module):
 
             if table.dynamic:
                 return DeviceHashStore(table, self.seed, self.device, share)
-            if table.cache is not None:
-                slots = table.cached(share.rows_of(table.fixed_rows))
-                return TieredStore(table, self.seed, self.device, slots, share)
+            rows = share.rows_of(table.fixed_rows)
+            if table.cache is not None and rows:
+                return TieredStore(table, self.seed, self.device, table.cached(rows), share)
             return DeviceStore(table, self.seed, self.device, share)
         if table.path is not None and not share.empty:
             return DiskStore(table, self.seed, share)
         return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
 
     def expect_rows(self, shares: Mapping[str, Share]) -> None:
-        """Raise if these shares of its tables together cannot fit a GPU; on the CPU nothing is counted."""
+        """Raise if these shares of its tables together cannot fit a GPU and its host; on the CPU nothing is counted."""
         if self.device.type != "cpu":
             held = [(self._tables[name], share) for name, share in shares.items()]
             memory.refuse_rows(held, self.device, memory.free_bytes(self.device))
+            memory.refuse_cold_rows(held)
 
     def _connect(self) -> None:
         """Make what looks up: it has native parts, and is made anew in copies."""

@@ -46,7 +46,7 @@ class StoreFigures(NamedTuple):
 
     rows: int  # that hold an id
     bytes: float  # allocated
-    counters: Mapping[str, int]  # of a dynamic table
+    counters: Mapping[str, int]  # of a dynamic table, or one with a cache
 
 
 class RowData(NamedTuple):
@@ -343,8 +343,8 @@ class Store(ABC):
 
     def ask_figures(self) -> Callable[[], StoreFigures]:
         """What gives its figures; where rows are elsewhere, they are on their way by then: ask all stores first."""
-        # Fixed tables count nothing that a run records, and a GPU that is asked would have to be waited for.
-        counters = self.counters if self.table.dynamic else dict[str, int]
+        # Other tables count nothing that a run records, and a GPU that is asked would have to be waited for.
+        counters = self.counters if self.table.dynamic or self.table.cache is not None else dict[str, int]
         return lambda: StoreFigures(len(self), self.memory().get("allocated", 0), counters())
 
     def __bool__(self) -> bool:

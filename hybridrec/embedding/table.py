@@ -17,6 +17,7 @@ from hybridrec.embedding.policies import LRU, Admission, Eviction, MultiHash, ad
 from hybridrec.ops.pooled_lookup.reference import COMBINERS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+COLD = (*DTYPES, torch.int8)
 OUT_OF_RANGE = ("error", "hash", "zero")
 WHERE = ("device", "host", "server")  # as plans have it
 MOST_ROWS = 2**32 - 2
@@ -46,12 +47,17 @@ class Table:
     the collection, as they do by default, on the "host", in the memory of the machine that the device is in, or on a
     "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
-    than those at a time, and its host has the others.
+    than those at a time, and its host has the others, the cold ones: as they are, or, where `cold` is torch.bfloat16,
+    torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. Tables of one
+    dimension, and of the same types, share the room of all their caches. Where several GPUs divide a table, each has a
+    cache for its own rows.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
     >>> Table("user", dim=8, capacity=50_000, eviction="lfu").eviction
     LFU()
+    >>> Table("page", dim=128, rows=400_000_000, cache=0.1, cold=torch.int8)
+    Table('page', dim=128, rows=400000000, cache=0.1, cold=torch.int8)
     """
 
     name: str
@@ -70,6 +76,7 @@ class Table:
     where: str | None = field(default=None, kw_only=True)
     path: str | os.PathLike[str] | None = field(default=None, kw_only=True)
     cache: int | float | None = field(default=None, kw_only=True)
+    cold: torch.dtype | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -117,6 +124,8 @@ class Table:
             self._check_path(self.path)
         if self.cache is not None:
             self._check_cache(self.cache)
+        if self.cold is not None:
+            self._check_cold(self.cold)
 
     def _check_cache(self, cache: int | float) -> None:
         number = isinstance(cache, (int, float)) and not isinstance(cache, bool)
@@ -126,20 +135,39 @@ class Table:
             )
         if self.rows is None:
             raise ValueError(f"{self._who}: cache= is for tables with rows=; leave it out")
+        if cache > self.rows:
+            raise ValueError(
+                f"{self._who}: cache is {cache:,}, and the table has {self.rows:,} rows, of which a cache has some; "
+                "leave it out to have all of them on the GPU"
+            )
         if self.on_host:
             raise ValueError(f"{self._who} lives on the host, and a cache is on a GPU; leave where= out, or cache=")
-        if self.dtype != torch.float32:
-            raise ValueError(f"{self._who}: rows with a cache must be torch.float32 so far, not {self.dtype}")
+
+    def _check_cold(self, cold: torch.dtype) -> None:
+        if cold not in COLD:
+            valid = ", ".join(map(str, COLD))
+            raise ValueError(f"{self._who}: cold is {cold!r}; valid are {valid}, and None for the table's own type")
+        if self.cache is None:
+            raise ValueError(f"{self._who}: cold is {cold}, but without a cache no row is cold; give cache= too")
+        if cold != self.dtype != torch.float32:
+            raise ValueError(
+                f"{self._who}: cold is {cold}, but rows of {self.dtype} are kept as they are; leave out cold= or dtype="
+            )
+
+    @property
+    def cold_dtype(self) -> torch.dtype:
+        """The type in which the host keeps rows of a table with a cache."""
+        return self.cold or self.dtype
 
     def cached(self, rows: int) -> int:
         """How many of so many rows of a table with a cache a GPU has at a time.
 
-        >>> Table("item", dim=8, rows=1000, cache=0.2).cached(1000), Table("item", dim=8, rows=9, cache=5).cached(3)
-        (200, 3)
+        >>> [Table("item", dim=8, rows=1000, cache=cache).cached(500) for cache in (0.2, 300, 600)]
+        [100, 300, 500]
         """
         assert self.cache is not None, "the table has a cache"
         wanted = math.ceil(self.cache * rows) if isinstance(self.cache, float) else self.cache
-        return max(1, min(rows, wanted))
+        return min(rows, max(1, wanted))
 
     def _check_path(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):

@@ -55,6 +55,8 @@ def tables_of(
             }
         if not any(size in chosen for size in SIZES):
             settings |= _size(rows, members, chosen)
+        if "cache" not in given.get(name, {}) and not _takes_cache(settings):
+            settings.pop("cache", None)
         made.append(Table(name, **settings))
     return made
 
@@ -131,6 +133,13 @@ def _size(rows: int | None, members: list[Feature], chosen: Mapping[str, Any]) -
         return {"capacity": CAPACITY}
     nulls = any(feature.null == "id" for feature in members)  # the one id that no transform bounds
     return {"rows": rows, **({"out_of_range": "zero"} if nulls and "out_of_range" not in chosen else {})}
+
+
+def _takes_cache(settings: Mapping[str, Any]) -> bool:
+    """Whether a cache that is meant for all tables suits this one: it may be small, dynamic or on the host."""
+    rows, cache = settings.get("rows"), settings.get("cache")
+    larger = isinstance(cache, int) and isinstance(rows, int) and cache > rows
+    return rows is not None and settings.get("where") in (None, "device") and not larger
 
 
 def _check_options(options: Options, names: tuple[str, ...]) -> None:

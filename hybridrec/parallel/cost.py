@@ -15,6 +15,10 @@ Of few rows, a holder has at least one. Gradients of the numbers travel back in 
 itself is not counted. Links work in both directions at once, so a phase takes the larger of in and out; phases follow
 each other, so they add up.
 
+Of a table in tiers, a device has a share of its rows, and those of a step that it has not come over the link to its
+host, as many going there at once: m of the U that all look up (`TableLoad.missed`), or m / k. They are taken to come
+before the step, not beside it.
+
 Where processors do the work, ids and rows take time one by one, whatever their bytes. Everyone finds out where n ids go
 and pools as many vectors (table, column: the v that come), holders look up what they get, sort the gradients of as much
 by row, and update their rows. A step also has calls whose time hangs on nothing; it is that of every plan.
@@ -35,6 +39,7 @@ MEMORY, TOUCHES, HOST, IDS_OUT, IDS_IN, OUT, IN, REDUCE, EXCHANGES, REDUCES, CAL
 QUANTITIES = 13
 SHARED = [EXCHANGES, REDUCES, CALLS]  # flags: what all tables of a step have in common
 ID, NUMBER = 8, 4
+ENTRY, SLOT = 4, 8  # bytes that a device keeps for each row of a table in tiers, and for each that is hot
 WIRE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 PHASES = (
     *("memory", "ids and rows one by one", "host link", "ids", "vectors and gradients"),
@@ -61,6 +66,14 @@ class Wire:
     def bytes(self, trainable: bool) -> int:
         """Of a number on its way there, and of its gradient on its way back."""
         return WIRE_BYTES[self.forward] + (WIRE_BYTES[self.gradient] if trainable else 0)
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where a holder has its rows: on the device, on its host, or the share `cache` of them here and the rest there."""
+
+    host: bool = False
+    cache: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ def replicated(table: TableLoad, step: Step) -> np.ndarray:
     return made
 
 
-def whole(table: TableLoad, step: Step, widths: tuple[int, ...], host: bool) -> tuple[np.ndarray, np.ndarray]:
+def whole(table: TableLoad, step: Step, widths: tuple[int, ...], home: Home) -> tuple[np.ndarray, np.ndarray]:
     """What a table split into columns of these widths (one: not split) asks of everyone, and of each holder."""
     world, batch = step.world, step.batch_size
     ids, wire = batch * table.hotness, step.wire.bytes(table.trainable)
@@ -109,20 +122,20 @@ def whole(table: TableLoad, step: Step, widths: tuple[int, ...], host: bool) -> 
     everyone[[TOUCHES, CALLS]] = len(widths) * (ids + batch * table.vectors), 1
     if world > 1:
         everyone[[IDS_OUT, IN, EXCHANGES]] = ids * ID * len(widths), numbers * wire, 1
-    touched = table.distinct(ids * world)
+    touched, moved = table.distinct(ids * world), _moved(table, ids * world, home)
     for holder, width in zip(holders, widths, strict=True):
         part = batch * table.vectors * width
         if world > 1:
             holder[[IDS_OUT, IDS_IN]] = -ids * ID, (world - 1) * ids * ID
             holder[[IN, OUT]] = -part * wire, (world - 1) * part * wire
-        _add_rows(holder, table, width, touched, table.rows, host)
+        _add_rows(holder, table, width, touched, table.rows, moved, home)
         holder[MEMORY] += 2 * NUMBER * part * world
         holder[TOUCHES] = _touches(table, world * ids, touched)
         holder[ROOM] += ceil(2 * NUMBER * part * world)
     return everyone, holders
 
 
-def rowwise(table: TableLoad, step: Step, count: int, host: bool) -> tuple[np.ndarray, np.ndarray]:
+def rowwise(table: TableLoad, step: Step, count: int, home: Home) -> tuple[np.ndarray, np.ndarray]:
     """What a table whose rows are split over `count` devices asks of everyone, and of each holder."""
     world, batch = step.world, step.batch_size
     ids, wire = batch * table.hotness, step.wire.bytes(table.trainable)
@@ -137,18 +150,32 @@ def rowwise(table: TableLoad, step: Step, count: int, host: bool) -> tuple[np.nd
         everyone[[IDS_OUT, IN, EXCHANGES]] = here * ID, here * table.dim * wire, 1
         holder[[IDS_OUT, IDS_IN]] = -part * ID, (world - 1) * part * ID
         holder[[IN, OUT]] = -part * table.dim * wire, (world - 1) * part * table.dim * wire
-    _add_rows(holder, table, table.dim, touched, ceil(table.rows / count), host)
+    moved = _moved(table, ids * world, home) / count
+    _add_rows(holder, table, table.dim, touched, ceil(table.rows / count), moved, home)
     holder[MEMORY] += 2 * NUMBER * world * part * table.dim
     holder[TOUCHES] = _touches(table, world * part, touched)
     holder[ROOM] += ceil(2 * NUMBER * world * part * table.dim)
     return everyone, np.tile(holder, (count, 1))
 
 
-def _add_rows(holder: np.ndarray, table: TableLoad, width: int, touched: float, rows: int, host: bool) -> None:
+def _add_rows(
+    holder: np.ndarray, table: TableLoad, width: int, touched: float, rows: int, moved: float, home: Home
+) -> None:  # fmt: skip
     """Rows that are read and updated, and the room they take, on the device or on its host."""
     update = _update_bytes(table, width) if table.trainable else 0
-    holder[HOST if host else MEMORY] += touched * (width * table.element + update)
-    holder[HOST_ROOM if host else ROOM] += rows * table.row_bytes(width)
+    holder[HOST if home.host else MEMORY] += touched * (width * table.element + update)
+    size = table.row_bytes(width)
+    if home.cache is None:
+        holder[HOST_ROOM if home.host else ROOM] += rows * size
+        return
+    hot = ceil(home.cache * rows)
+    holder[[ROOM, HOST_ROOM]] += hot * (size + SLOT) + rows * ENTRY, (rows - hot) * size
+    holder[[HOST, MEMORY]] += moved * size, 2 * moved * size
+
+
+def _moved(table: TableLoad, ids: float, home: Home) -> float:
+    """Rows that come to devices for so many ids, and as many go."""
+    return 0.0 if home.cache is None else table.missed(ids, ceil(home.cache * table.rows))
 
 
 def _touches(table: TableLoad, asked: float, touched: float) -> float:

@@ -49,7 +49,7 @@ def _single_rows(options: Mapping[str, Any], real: Mapping[str, Table]) -> dict[
     """The options of tables with fixed rows, made small."""
     made = dict(options)
     for name, table in real.items():
-        own = {key: value for key, value in options.get(name, {}).items() if key not in SIZES}
+        own = {key: value for key, value in options.get(name, {}).items() if key not in (*SIZES, "cache")}
         if table.hashes is not None:
             made[name] = {**own, "hashes": MultiHash(table.hashes.rounds, 1)}
         elif not table.dynamic:
@@ -64,4 +64,6 @@ def _tables(model: nn.Module) -> list[Table]:
 
 def _sized(table: Table, real: Mapping[str, Table]) -> Table:
     like = real.get(table.name) or real.get(table.name.removeprefix(WIDE))
-    return table if like is None or like.dynamic else replace(table, rows=like.rows, hashes=like.hashes)
+    if like is None or like.dynamic:
+        return table
+    return replace(table, rows=like.rows, hashes=like.hashes, cache=like.cache)

@@ -50,6 +50,10 @@ class Home(Protocol):
         """The rows as they are before."""
         ...
 
+    def give_caches(self, caches: Mapping[str, int | float]) -> None:
+        """Have such shares of the rows of these tables hot, in stores that are made from now on."""
+        ...
+
     def expect(self, shares: Mapping[str, Share]) -> None:
         """Raise if there is no room for these shares of all tables."""
         ...
@@ -80,12 +84,17 @@ class CollectionHome:
     def old(self, name: str) -> Store:
         return self._collection[name]
 
+    def give_caches(self, caches: Mapping[str, int | float]) -> None:
+        self._collection.give_caches(caches)
+
     def expect(self, shares: Mapping[str, Share]) -> None:
         self._collection.expect_rows(shares)
 
     def make(self, name: str, share: Share, where: str) -> Store:
         table = self._collection.tables[name]
-        return self._collection.make_store(table if where == "device" else replace(table, where=where), share)
+        if where != "device":  # where no table has a cache
+            table = replace(table, where=where, cache=None)
+        return self._collection.make_store(table, share)
 
     def adopt(self, group: Any) -> None:
         self._collection.adopt(group)
@@ -110,6 +119,9 @@ class FusedHome:
 
     def old(self, name: str) -> Store:
         return self._group.stores[name]
+
+    def give_caches(self, caches: Mapping[str, int | float]) -> None:
+        assert not caches, "its tables say where='device', and plans with a cache for them are refused"
 
     def expect(self, shares: Mapping[str, Share]) -> None:
         pass  # all rows are there already, so there is room for a share of them
@@ -159,6 +171,7 @@ def _homes(model: nn.Module) -> Iterator[Home]:
 def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup, served: ServedTables | None = None) -> None:
     """Give the tables of a home to the ranks, and to servers, as the plan says; one process keeps the rest."""
     away = {name: home.table(name) for planned, name in home.names.items() if plan[planned].where == "server"}
+    home.give_caches(_caches(home, plan))
     shares: dict[str, Share] = {}
     pieces: dict[str, tuple[Piece, ...]] = {}
     where: dict[str, str] = {}
@@ -188,6 +201,14 @@ def place_home(home: Home, plan: Plan, ranks: Ranks, make: MakeGroup, served: Se
         stores = {name: (of_servers | stores)[name] for name in home.names.values()}
     trainable = {name for name in stores if stores[name].table.trainable}
     home.adopt(make(home.device, stores, trainable, pieces))
+
+
+def _caches(home: Home, plan: Plan) -> dict[str, float]:
+    """What is planned for tables that have no cache of their own; on CPUs all rows are in one memory."""
+    if home.device.type == "cpu":
+        return {}
+    found = {name: plan[planned].cache for planned, name in home.names.items()}
+    return {name: cache for name, cache in found.items() if cache is not None and home.table(name).cache is None}
 
 
 @torch.no_grad()

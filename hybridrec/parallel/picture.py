@@ -93,19 +93,26 @@ def _line(table: TableLoad, placement: Placement, y: float, step: float, most: f
     if placement.where == "server":
         said = f"on {len(placement.devices)} server{'s' * (len(placement.devices) > 1)}"
         return element("g", *parts, _text(said, LEFT, y + 12, fill=SOFT))
+    hot = 1.0 if placement.cache is None else placement.cache
     for first, last, held in _runs(table, placement, apart=step > 4):
-        strong = 0.25 + 0.75 * max(0.0, 1 - log10(most / max(held, 1)) / 6)
+        strong = 0.25 + 0.75 * max(0.0, 1 - log10(most / max(hot * held, 1)) / 6)
         said = f"{first}" if first == last else f"each of {first} to {last}"
-        told = element("title", f"{placement.table}, {placement.scheme}: {numbers.size(held)} on device {said}")
+        held_there = f"{numbers.size(hot * held)} on device {said}{_cold(placement, held)}"
+        told = element("title", f"{placement.table}, {placement.scheme}: {held_there}")
         parts.append(
             element(
                 "rect", told, x=LEFT + step * first, y=y + 2, width=max(3.0, step * (last + 1 - first) - gap),
                 height=LINE - 3, fill=COLOURS[placement.scheme], fill_opacity=f"{strong:.2f}",
             )
         )  # fmt: skip
-    if placement.where == "host":
-        parts.append(_text("host", LEFT + step * (max(placement.devices) + 1) + 4, y + 12, fill=SOFT))
+    if placement.where == "host" or placement.cache is not None:
+        beside = "host" if placement.cache is None else f"{100 * placement.cache:.3g} % hot"
+        parts.append(_text(beside, LEFT + step * (max(placement.devices) + 1) + 4, y + 12, fill=SOFT))
     return element("g", *parts)
+
+
+def _cold(placement: Placement, held: float) -> str:
+    return "" if placement.cache is None else f", {numbers.size((1 - placement.cache) * held)} on its host"
 
 
 def _runs(table: TableLoad, placement: Placement, apart: bool) -> list[tuple[int, int, float]]:

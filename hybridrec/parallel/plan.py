@@ -10,16 +10,27 @@ from typing import Any
 SCHEMES = ("replicated", "table", "row", "column")
 WHERE = ("device", "host", "server")
 VERSION = 1
+TIERED = ("row", "table", "replicated")  # schemes by which ranks can have tables with hot and cold rows
+
+
+def tiered_schemes(world: int) -> tuple[str, ...]:
+    """The schemes by which tables may be planned in tiers on so many devices; where all have a copy, it saves nothing.
+
+    >>> tiered_schemes(1), tiered_schemes(2)
+    (('table',), ('row', 'table'))
+    """
+    return ("table",) if world == 1 else tuple(scheme for scheme in TIERED if scheme != "replicated")
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where one table goes. "replicated": whole on every device; "table": whole on one; "row": rows split over
     `devices`; "column": columns split over them, `columns` of them each. `where` rows live: "device", "host" for the
-    memory of the machine that the device is in, or "server": then `devices` are the numbers of servers.
+    memory of the machine that the device is in, or "server": then `devices` are the numbers of servers. With a `cache`,
+    each device has that share of its rows at a time, and its host the others.
 
-    >>> Placement("item", "column", (0, 3), columns=(8, 8))
-    Placement(item: column on 0, 3, columns 8 + 8)
+    >>> Placement("item", "column", (0, 3), columns=(8, 8)), Placement("user", "table", (0,), cache=0.25)
+    (Placement(item: column on 0, 3, columns 8 + 8), Placement(user: table on 0, device, 25 % hot))
     """
 
     table: str
@@ -28,6 +39,7 @@ class Placement:
     columns: tuple[int, ...] = ()
     where: str = "device"
     reason: str = field(default="", compare=False)
+    cache: float | None = None
 
     def __post_init__(self) -> None:
         who = f"placement of table {self.table!r}"
@@ -43,8 +55,26 @@ class Placement:
             raise ValueError(
                 f"{who}: columns are {self.columns}; scheme 'column' has at least one for each device, others none"
             )
+        if self.cache is not None:
+            self._check_cache(who, self.cache)
         if self.columns and len(self.columns) != len(self.devices):
             raise ValueError(f"{who}: {len(self.columns)} column slices for {len(self.devices)} devices; give one each")
+
+    def _check_cache(self, who: str, cache: float) -> None:
+        if isinstance(cache, bool) or not isinstance(cache, int | float) or not 0 < cache < 1:
+            raise ValueError(
+                f"{who}: cache is {cache!r}; it must be the share of rows that is hot, above 0 and below 1"
+            )
+        if self.where != "device" or self.scheme == "replicated":
+            raise ValueError(
+                f"{who}: cache is {cache!r}, scheme {self.scheme!r} and where {self.where!r}; hot rows are on the "
+                "'device', and a replicated table has no cold ones"
+            )
+
+    @property
+    def home(self) -> str:
+        """Where rows live, in words."""
+        return self.where if self.cache is None else f"{self.where}, {100 * self.cache:.3g} % hot"
 
     def shown_devices(self) -> str:
         """The devices in few words: runs as "0-7"."""
@@ -58,7 +88,7 @@ class Placement:
 
     def __repr__(self) -> str:
         split = f", columns {' + '.join(map(str, self.columns))}" if self.columns else ""
-        home = "" if self.where == "device" else f", {self.where}"
+        home = "" if self.home == "device" else f", {self.home}"
         return f"Placement({self.table}: {self.scheme} on {self.shown_devices()}{split}{home})"
 
 
@@ -100,7 +130,11 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as text; `from_json` reads it."""
-        return json.dumps({"version": VERSION, "world": self.world, "placements": [asdict(p) for p in self.placements]})
+        placements = [asdict(each) for each in self.placements]
+        for each in placements:
+            if each["cache"] is None:
+                del each["cache"]  # as it was before there were tiers
+        return json.dumps({"version": VERSION, "world": self.world, "placements": placements})
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -111,13 +145,16 @@ class Plan:
             raise ValueError(f"this is no plan: {error}; write one with hybridrec plan --save") from None
         if not isinstance(found, Mapping) or found.get("version") != VERSION:
             raise ValueError(f"this is no plan of version {VERSION}; write one with hybridrec plan --save")
-        return Plan(found["world"], tuple(_placement(each) for each in found["placements"]))
+        try:
+            return Plan(found["world"], tuple(_placement(each) for each in found["placements"]))
+        except (KeyError, TypeError) as error:  # what is lacking, strange, or of another type
+            raise ValueError(f"this is no plan: {error}; write one with hybridrec plan --save") from None
 
     def __str__(self) -> str:
         rows = [["table", "scheme", "devices", "rows on", "why"]]
         for each in self.placements:
             split = f" ({' + '.join(map(str, each.columns))} columns)" if 0 < len(each.columns) <= 4 else ""
-            rows.append([each.table, each.scheme, each.shown_devices() + split, each.where, each.reason])
+            rows.append([each.table, each.scheme, each.shown_devices() + split, each.home, each.reason])
         return aligned(rows)
 
 

@@ -9,7 +9,7 @@ from hybridrec.parallel import cost
 from hybridrec.parallel.choices import Choice, choices_of
 from hybridrec.parallel.cluster import Cluster
 from hybridrec.parallel.constraints import Constraints
-from hybridrec.parallel.plan import SCHEMES, Plan
+from hybridrec.parallel.plan import SCHEMES, Plan, tiered_schemes
 from hybridrec.parallel.search import SMALL, UNFIT, Option, Search
 from hybridrec.parallel.served import served_placements
 from hybridrec.parallel.workload import Workload
@@ -43,8 +43,9 @@ def make_plan(
 ) -> Plan:
     """A plan whose slowest device is as fast as can be found, within the memory and the constraints.
 
-    Tables that lie on `servers` take nothing of the devices: see `served.py` for which ones. It is deterministic.
-    `CannotFit` says by how much the memory is short, and what would help.
+    Tables that lie on `servers` take nothing of the devices: see `served.py` for which ones. Where devices have no room
+    and can have tables in tiers, some get a `cache`. It is deterministic. `CannotFit` says by how much the memory is
+    short, and what would help.
 
     >>> from hybridrec.parallel import TableLoad
     >>> tables = (TableLoad("item", rows=10**8, dim=64), TableLoad("day", rows=7, dim=64))
@@ -57,20 +58,36 @@ def make_plan(
     limits.check([table.name for table in workload.tables], cluster.world)
     away = served_placements(workload, servers, limits.pin)
     here = [table for table in workload.tables if table.name not in away]
-    choices = [choices_of(table, step, limits) for table in here]
     room, host_room = (1 - limits.margin) * cluster.memory, (1 - limits.margin) * cluster.host_memory / cluster.devices
-    search = Search(choices, step, room, host_room)
-    least = _least_room(search)
-    chosen = _search(search) if least <= search.room + search.host_room else None
+    search = Search([choices_of(table, step, limits) for table in here], step, room, host_room)
+    chosen = _found(search)
+    if _crowded(chosen) and tiered_schemes(cluster.world) and any(table.takes_cache for table in here):
+        tiered = Search([choices_of(table, step, limits, tiers=True) for table in here], step, room, host_room)
+        chosen = _better_of(search, chosen, _found(tiered))
     if chosen is None:
-        raise _cannot_fit(search, cluster, limits, least)
+        raise _cannot_fit(search, cluster, limits, _least_room(search))
     placed = {
         option.choice.table.name: option.choice.placement(
             option.devices, cluster.world, _reason(option, of_table, search, limits)
         )
-        for option, of_table in zip(chosen, choices, strict=True)
+        for option, of_table in zip(chosen, search.choices, strict=True)
     }
     return Plan(cluster.world, tuple((placed | away)[table.name] for table in workload.tables))
+
+
+def _found(search: Search) -> list[Option] | None:
+    """What the search finds, if there can be anything to find."""
+    return _search(search) if _least_room(search) <= search.room + search.host_room else None
+
+
+def _crowded(chosen: list[Option] | None) -> bool:
+    """Whether tables that could be in tiers are on hosts, or nowhere, since devices have no room for them."""
+    return chosen is None or any(option.choice.where == "host" and option.choice.table.takes_cache for option in chosen)
+
+
+def _better_of(search: Search, first: list[Option] | None, second: list[Option] | None) -> list[Option] | None:
+    found = [each for each in (first, second) if each is not None]
+    return min(found, key=lambda options: float(search.score(search.total(options))[0]), default=None)
 
 
 def _search(search: Search) -> list[Option] | None:
@@ -110,8 +127,8 @@ def _reason(option: Option, choices: Sequence[Choice], search: Search, limits: C
 def _costs(chosen: Choice, choices: Sequence[Choice], search: Search) -> str:
     """What speaks for a choice beside the others."""
     means: dict[str, float] = {}
-    for each in choices:
-        if each.where == "device" or each is chosen:
+    for each in dict.fromkeys((*choices, chosen)):
+        if (each.where == "device" and each.cache is None) or each is chosen:
             means[_name(each)] = min(means.get(_name(each), inf), each.work / search.world)
     own = _name(chosen)
     cheaper = sorted((name for name in means if means[name] < means[own] * (1 - 1e-9)), key=lambda name: means[name])
@@ -122,10 +139,13 @@ def _costs(chosen: Choice, choices: Sequence[Choice], search: Search) -> str:
     crowded = [name for name in cheaper if all(_too_big(each, search) for each in choices if _name(each) == name)]
     if len(crowded) == len(cheaper):
         return f"{' and '.join(crowded)} would not fit a device; {said}"
-    return f"evens out the devices: {said}; {cheaper[0]} {_time(means[cheaper[0]])}"
+    why = "evens out the devices" if chosen.cache is None else "leaves room to other tables"
+    return f"{why}: {said}; {cheaper[0]} {_time(means[cheaper[0]])}"
 
 
 def _name(choice: Choice) -> str:
+    if choice.cache is not None:
+        return f"{choice.scheme}, {100 * choice.cache:.3g} % hot"
     return choice.scheme if choice.where == "device" else f"{choice.scheme} on hosts"
 
 

@@ -65,15 +65,15 @@ def predict(plan: Plan, workload: Workload, cluster: Cluster, wire: cost.Wire | 
 
 def add(total: np.ndarray, table: TableLoad, placement: Placement, step: cost.Step) -> None:
     """Add what a placed table asks of every device to totals [quantity, device]."""
-    host = placement.where == "host"
+    home = cost.Home(placement.where == "host", placement.cache)
     if placement.scheme == "replicated":
         total += cost.replicated(table, step)[:, None]
         return
     if placement.columns and sum(placement.columns) != table.dim:
         raise ValueError(f"{placement}: the columns are {sum(placement.columns)}, the table has {table.dim}; plan anew")
     if placement.scheme == "row":
-        everyone, holders = cost.rowwise(table, step, len(placement.devices), host)
+        everyone, holders = cost.rowwise(table, step, len(placement.devices), home)
     else:
-        everyone, holders = cost.whole(table, step, placement.columns or (table.dim,), host)
+        everyone, holders = cost.whole(table, step, placement.columns or (table.dim,), home)
     total += everyone[:, None]
     total[:, list(placement.devices)] += holders.T

@@ -28,7 +28,7 @@ def least_seconds(
     3606.7
     """
     limits, step = constraints or Constraints(), cost.Step(cluster, workload.batch_size, wire or cost.Wire())
-    choices = [choices_of(table, step, limits) for table in workload.tables]
+    choices = [choices_of(table, step, limits, tiers=True) for table in workload.tables]
     options = [[Option(each, on) for each in table for on in each.all_devices(cluster.world)] for table in choices]
     if (size := prod(map(len, options))) > MOST:
         raise ValueError(f"there are {size:,} plans to try; the most is {MOST:,}: fewer tables or devices, please")

@@ -18,9 +18,10 @@ from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.exchange import Exchange
 from hybridrec.parallel.grouping import GroupParts, group_of
 from hybridrec.parallel.homes import Home, homes_in, place_home
-from hybridrec.parallel.plan import Placement, Plan
+from hybridrec.parallel.plan import Placement, Plan, tiered_schemes
 from hybridrec.parallel.planner import make_plan
 from hybridrec.parallel.ranks import Ranks, ranks
+from hybridrec.parallel.schemes.tiered import refuse_tiers
 from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.parallel.weighing import Weighing
 from hybridrec.parallel.workload import FeatureLoad, TableLoad, Workload
@@ -87,7 +88,6 @@ def place(
     world.agree(
         "layers", {name: list(part.shape) for name, part in (*model.named_parameters(), *model.named_buffers())}
     )
-    _refuse_caches(tables, device)
     away = {} if served is None else served.chosen(tables)
     plan = _with_servers(plan or _plan_of_the_rest(tables, away, device, world, wire, pin), tables, away)
     _check(plan, tables, world.world, device)
@@ -101,15 +101,6 @@ def place(
     for home in homes:
         place_home(home, plan, world, group, served)
     return ShardedModel(model, plan, world, exchange, weighing, served)
-
-
-def _refuse_caches(tables: Mapping[str, Table], device: torch.device) -> None:
-    """Raise for tables of which a GPU has some rows only: ranks do not divide them yet. On CPUs there are none."""
-    if device.type != "cpu" and (cached := [name for name, table in tables.items() if table.cache is not None]):
-        raise ValueError(
-            f"table {cached[0]!r} has cache={tables[cached[0]].cache!r}, which several ranks or servers cannot have "
-            "yet; leave it out, and divide the table among more ranks, or give it where='host'"
-        )
 
 
 def _plan_of_the_rest(
@@ -152,24 +143,27 @@ def usual_plan(tables: Mapping[str, Table], cluster: Cluster, wire: Wire, pin: M
     >>> usual_plan(tables, cluster, Wire(), {"item": "row"})["item"].scheme
     'row'
     """
-    loads = tuple(_load(name, table) for name, table in tables.items())
+    loads = tuple(_load(name, table, cluster.world) for name, table in tables.items())
     pins = {name: Pin(scheme=each) if isinstance(each, str) else each for name, each in pin.items()}
     free = [name for name in tables if name not in pins]
     limits = Constraints(pin=pins, forbid={name: ["column"] for name in free})  # some optimizers need whole rows
     return make_plan(Workload(loads, BATCH), cluster, limits, wire)
 
 
-def _load(name: str, table: Table) -> TableLoad:
+def _load(name: str, table: Table, world: int) -> TableLoad:
     features = tuple(
         FeatureLoad(feature, float(table.group), combiner) for feature, combiner in table.combiners.items()
     )
     rows = table.fixed_rows if table.capacity is None else min(table.capacity, LIKELY)
+    rows_each = -(-rows // world)  # a cache is what each device has of its own rows
     return TableLoad(
         *(name, rows, table.dim, features, table.dtype.itemsize, 0, 4),
         trainable=table.trainable,
         dynamic=table.dynamic,
         growth=GROWTH,
         where="host" if table.on_host else table.where,
+        cache=None if table.cache is None else table.cached(rows_each) / rows_each,
+        hashed=table.hashes is not None,
     )
 
 
@@ -189,8 +183,24 @@ def _check(plan: Plan, tables: Mapping[str, Table], world: int, device: torch.de
             raise ValueError(f"{placement}: its columns are not the {table.dim} of the table; plan for this model")
         if device.type != "cpu" and table.where not in (None, "server", placement.where):
             raise ValueError(f"{placement}: the table says where={table.where!r}; plan for this model")
+        if device.type != "cpu":
+            refuse_tiers(table, placement)
+            _check_cache(placement, table, world)
         if table.dynamic and placement.scheme not in ("table", "row"):
             raise ValueError(f"{placement}: a dynamic table goes by 'table' or 'row'; pin it to one of them")
+
+
+def _check_cache(placement: Placement, table: Table, world: int) -> None:
+    """Refuse planned hot and cold rows where ranks or tables cannot have them, or a table says where its rows are."""
+    if placement.cache is None:
+        return
+    if placement.scheme not in tiered_schemes(world):
+        raise ValueError(
+            f"{placement}: schemes by which {world} ranks have hot and cold rows are "
+            f"{', '.join(tiered_schemes(world))}; plan anew, with more devices, or with where='host' for the table"
+        )
+    if table.rows is None or table.where is not None:
+        raise ValueError(f"{placement}: hot and cold rows are for tables with rows=, and without where=; plan anew")
 
 
 def _device_of(model: nn.Module, homes: Sequence[Home]) -> torch.device:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from hybridrec.embedding.table import Table
     from hybridrec.optim.rule import RowRule
 
+MOST_IDS = 2.0**60  # of a stretch of data
+HALVINGS = 40
 SHARES = (1 / 64, 1 / 16, 1 / 4, 1)  # of the sampled ids, at which distinct ones are counted
 
 
@@ -49,11 +51,20 @@ class TableLoad:
     dynamic: bool = False
     growth: tuple[tuple[float, float], ...] = ()
     where: str | None = None  # where its rows are to live, if the table says so
+    cache: float | None = None  # the share of rows that a device has at a time, if the table says so
+    hashed: bool = False  # ids are spread over several rows
 
     def __post_init__(self) -> None:
         for name in ("rows", "dim", "element"):
             if getattr(self, name) < 1:
                 raise ValueError(f"table {self.name!r}: {name} is {getattr(self, name)}; it must be at least 1")
+        if self.cache is not None and not 0 < self.cache <= 1:
+            raise ValueError(f"table {self.name!r}: cache is {self.cache}; it must be a share of the rows, up to 1")
+
+    @property
+    def takes_cache(self) -> bool:
+        """Whether it can have hot and cold rows."""
+        return not (self.dynamic or self.hashed) and self.where is None
 
     @property
     def hotness(self) -> float:
@@ -77,6 +88,27 @@ class TableLoad:
             return 0.0
         found = _power_law(self.growth, ids) if self.growth else -self.rows * expm1(-ids / self.rows)
         return min(found, ids, float(self.rows))
+
+    def missed(self, ids: float, hot: float) -> float:
+        """Distinct ones among so many ids whose row is not among the `hot` ones, the last that were used.
+
+        Hot are the distinct ids of a stretch of the data, and what goes on behind it brings new ones as it grows. It is
+        exact for a cache that gives up the row that was used longest ago.
+
+        >>> even = TableLoad("item", rows=1000, dim=8)
+        >>> round(even.missed(10, hot=250), 2), round(0.75 * even.distinct(10), 2)
+        (7.46, 7.46)
+        """
+        last = 1.0
+        while self.distinct(last) < hot:
+            last *= 2
+            if last > MOST_IDS:
+                return 0.0  # so many are never seen
+        first = last / 2
+        for _ in range(HALVINGS):
+            middle = (first + last) / 2
+            first, last = (middle, last) if self.distinct(middle) < hot else (first, middle)
+        return max(0.0, min(self.distinct(last + ids) - self.distinct(last), self.distinct(ids)))
 
     def duplicate_share(self, ids: float) -> float:
         """The share of so many ids that repeat another one."""
@@ -158,6 +190,8 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
         dynamic=table.dynamic,
         growth=growth,
         where=table.where,
+        cache=None if table.cache is None else table.cached(table.fixed_rows) / table.fixed_rows,
+        hashed=table.hashes is not None,
     )
 
 

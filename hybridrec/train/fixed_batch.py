@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
@@ -65,19 +65,23 @@ class FixedBatch:
             stop - start <= most for (start, stop), most in zip(pairwise(batch.ids.starts), self.sizes, strict=True)
         )
 
-    def fill(self, batch: Batch) -> None:
-        """Copy a batch into this memory, in a few launches."""
+    def fill(self, batch: Batch, more: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+        """Copy a batch into this memory, in a few launches.
+
+        And `more` numbers like its ids, each into memory like that of the ids here.
+        """
         own, ids = self.batch, batch.ids
         pairs = [(own.dense, batch.dense), (own.label, batch.label), (own.weight, batch.weight)]
         pairs += [(own.ids.offsets, ids.offsets)]
         pairs += [(own.extra[name], column) for name, column in _columns(batch).items()]
         if self.ragged:
-            own.ids.values.fill_(NO_ID)
-            pairs += self._segments(own.ids.values, ids.values, ids)
+            for to, values in ((own.ids.values, ids.values), *more):
+                to.fill_(NO_ID)
+                pairs += self._segments(to, values, ids)
             if ids.weights is not None:
                 pairs += self._segments(own.ids.weights, ids.weights, ids)
         else:
-            pairs += [(own.ids.values, ids.values), (own.ids.weights, ids.weights)]
+            pairs += [(own.ids.values, ids.values), (own.ids.weights, ids.weights), *more]
         kept = [(to, part) for to, part in pairs if part is not None and 0 < part.nbytes < LARGE]
         for to, part in pairs:
             if part is not None and part.nbytes >= LARGE:

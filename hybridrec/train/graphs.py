@@ -9,10 +9,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
@@ -105,6 +107,14 @@ class StepGraphs:
         return None
 
 
+def captured(work: Callable[[], None]) -> Callable[[], None]:
+    """What replays the launches of some work; they are recorded now, and nothing of it is done."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
 def _first(error: BaseException) -> BaseException:
     """What went wrong first: where a capture is left by an error, its end raises another."""
     return error if error.__context__ is None else _first(error.__context__)
@@ -118,38 +128,49 @@ class StepGraph:
         self.batch = FixedBatch(like, before)
         self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
         self._divisor = Divisor(1.0, 1.0)  # what is there
-        self._there = torch.empty((), pin_memory=True)  # the loss, once the host has it
+        self._there = torch.empty((), pin_memory=learner.device.type == "cuda")  # the loss, once the host has it
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
         for part in learner.model.modules():
             if isinstance(part, EmbeddingCollection):
                 part.expect(self.batch.batch)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
-            self.outputs = learner.outputs(self.batch.batch)
-            self.loss = learner.reduced(self.outputs, self.batch.batch, self.divisor)
-            self.loss.backward()
-            parameters = [part for part in learner.model.parameters() if part.grad is not None]
-            self._there.copy_(self.loss.detach(), non_blocking=True)
-            self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
-        self.outputs, self.loss = self.outputs.detach(), self.loss.detach()
-        self._grads = [(part, part.grad) for part in parameters]
+        for group in self._groups:
+            group.fix(self.batch.batch.ids)
+        self._again = captured(partial(self._compute, learner))
+
+    def _compute(self, learner: Learner) -> None:
+        """What is captured; each replay leaves its results where this one finds them."""
+        outputs = learner.outputs(self.batch.batch)
+        loss = learner.reduced(outputs, self.batch.batch, self.divisor)
+        loss.backward()
+        self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
+        self._there.copy_(loss.detach(), non_blocking=True)
+        self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
+        self.outputs, self.loss = outputs.detach(), loss.detach()
 
     def replay(self, batch: Batch, divisor: Divisor) -> LateLoss:
         """The loss and the outputs of a batch; its gradients are where a backward leaves them."""
-        self.batch.fill(batch)
+        slots, flights = self._slots(batch)
+        self.batch.fill(batch, slots)
         if divisor != self._divisor:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
             self._divisor = divisor
-        self._graph.replay()
+        self._again()
         for part, grad in self._grads:
             part.grad = grad
         for group, looked in self._looked:
-            group.take(looked)
+            group.take(looked, flights)
+        for group in self._groups:
+            group.go_on()
         return LateLoss(self._there, self.loss, self.outputs.clone(), batch, self._watch)
 
+    def _slots(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], tuple[Any, ...]]:
+        """What the graph reads in place of ids of tiered tables, where it does so; and what keeps their rows there."""
+        found = [group.slots(self.batch.batch.ids, batch.ids) for group in self._groups]
+        return [pair for pairs, _ in found for pair in pairs], tuple(each for _, flights in found for each in flights)
+
     def _watch(self) -> None:
-        """Raise where a replay that is done had ids outside a table."""
+        """Raise where a replay that is done had ids outside a table, or more rows than there is room for."""
         for group in self._groups:
             group.watch()

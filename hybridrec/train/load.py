@@ -25,6 +25,7 @@ from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.step import Learner, device_of_model
+from hybridrec.train.tiers import give_caches
 from hybridrec.train.together import inside, join, path_on_main, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
@@ -111,7 +112,10 @@ def load(
     ranks = join(config.get("train", {}).get("timeout", TIMEOUT))
     found = path_on_main(ranks, lambda: _checkpoint(folder, checkpoint))
     assert found is not None, "there is a checkpoint, or an error"
-    made = sharded(_model(config["model"], schema, device) if model is None else model, ranks, {})
+    made = _model(config["model"], schema, device) if model is None else model
+    if ranks is None:
+        give_caches(made, None)
+    made = sharded(made, ranks, {})
     load_checkpoint(found, Contents(inside(made)))
     chosen = _loss(config["loss"]) if loss is None else make_loss(loss)
     options = config["train"]

@@ -39,6 +39,7 @@ def plan(model: nn.Module) -> dict[str, Any]:
             "dtype": str(table.dtype).removeprefix("torch."),
             "features": list(table.features),
             "where": _where(store),
+            "cache": None if table.cache is None else table.cached(table.fixed_rows),
             "bytes": table.dim * table.dtype.itemsize * (table.capacity or table.fixed_rows),
         }
     return {"tables": made}
@@ -54,7 +55,7 @@ class TableFigures:
 
     def __init__(self, model: nn.Module, ranks: Ranks | None = None) -> None:
         self._stores, self._ranks = stores(model), ranks
-        asked = {name: store.ask_figures() for name, store in self._stores.items() if store.table.dynamic}
+        asked = {name: store.ask_figures() for name, store in self._stores.items() if _counts(store)}
         self._seen = {name: _looked_up(figures()) for name, figures in asked.items()}
 
     def take(self, norms: bool = False) -> dict[str, dict[str, float | None]]:
@@ -90,10 +91,11 @@ class TableFigures:
         mine = found.rows if share.saves and share.column == 0 else 0  # other columns are of the same rows
         told = store.here or share.saves  # of rows on servers, one rank tells for all
         made: dict[str, list[float]] = {"rows": [mine], "bytes": [found.bytes * told]}
-        if store.table.dynamic:
+        if _counts(store):
             before, self._seen[name] = self._seen[name], _looked_up(found)
             hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
             made["hit_rate"] = [hits, hits + misses]
+        if store.table.dynamic:
             made["evicted"] = [found.counters.get("evicted", 0) * told]
         if norms:
             columns = store.dim < store.table.dim  # a part of them
@@ -102,8 +104,16 @@ class TableFigures:
         return made
 
 
+def _counts(store: Store) -> bool:
+    """Whether its lookups may miss rows: they have none yet, or are not in the cache."""
+    return store.table.dynamic or store.table.cache is not None
+
+
 def _looked_up(figures: StoreFigures) -> tuple[int, int]:
-    return figures.counters.get("hits", 0), figures.counters.get("misses", 0)
+    found = figures.counters
+    if "cold_ids" in found:
+        return found["ids"] - found["cold_ids"], found["cold_ids"]
+    return found.get("hits", 0), found.get("misses", 0)
 
 
 def _joined(parts: Sequence[Sequence[float]]) -> list[float]:

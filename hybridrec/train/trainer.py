@@ -32,6 +32,7 @@ from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.run_state import RunState
 from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.table_figures import plan
+from hybridrec.train.tiers import caution, give_caches
 from hybridrec.train.together import inside, is_main, join, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
@@ -50,7 +51,8 @@ class Trainer:
     RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
     `out` is the folder of the run. Everything else is in `options`. Started by torchrun, the model is sharded over all
     ranks (`hr.shard`), a Dataset too, and rank 0 writes. With `servers`, addresses such as "host:7000", rows of tables
-    lie there, and lookups may go `staleness` steps ahead of updates; see `hr.shard`.
+    lie there, and lookups may go `staleness` steps ahead of updates; see `hr.shard`. Tables that do not all fit a GPU
+    get a `cache` there if they do not say where their rows are, which is logged.
 
     >>> import hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -98,6 +100,8 @@ class Trainer:
                 f"TrainOptions.clip_norm is {self.options.clip_norm}, but rows are on servers, and no trainer of "
                 f"{ranks.world} knows the norm of all gradients; leave it out, or bound rows with clip_row_norm"
             )
+        if ranks is None and servers is None:
+            give_caches(model, made["row_optimizer"])
         return sharded(model, ranks, made, servers, staleness, training=True)
 
     def _learner(self, model: nn.Module, loss: Loss, dense: DenseChoice, rows: RowChoice) -> Learner:
@@ -150,6 +154,8 @@ class Trainer:
         weights = self.options.label_weights
         made = label_weights(weights, self.labels_of(train)) if weights else None
         self.learner.label_weights = made if made is None else made.to(self.learner.device or "cpu")
+        if isinstance(size := getattr(train, "batch_size", None), int) and self.learner.ranks is None:
+            caution(self.model, size)
         Fit(self, train, validate, epochs, steps).run(None if resume is None else os.fspath(resume))
         return self.history
 

@@ -13,9 +13,10 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 MODULES = ("tiers_cache_gpu",)
 
 
-def test_link_admissions_and_a_warm_cache_have_figures(ask: Callable[..., dict[str, Any]]) -> None:
+def test_link_exchanges_admissions_and_a_warm_cache_have_figures(ask: Callable[..., dict[str, Any]]) -> None:
     answer = ask("tiers_cache_gpu", "--smoke")
     assert len(answer["link_gb_s"]) == 2
+    assert [each["row_bytes"] for each in answer["exchange_ms"].values()] == [516, 260, 260, 136]
     assert answer["admit_ms"]["1.0"]["moved"] > answer["admit_ms"]["0.2"]["moved"] > 0
     assert 0 < answer["warm"]["hit_rate"] < 1
     assert answer["warm"]["refused"] == 0

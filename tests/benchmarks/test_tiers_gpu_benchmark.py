@@ -15,7 +15,16 @@ def test_ids_are_found_and_taken_in_at_every_load(ask: Callable[..., dict[str, A
     answer = ask("tiers_gpu", "--smoke", "--only", "keys")
     assert list(answer["loads"]) == ["0.5", "0.75", "0.95"]
     assert all(sorted(each) == ["find_gkv_s", "insert_gkv_s", "slots_gkv_s"] for each in answer["loads"].values())
-    assert {name: answer[name] for name in ("find_gkv_s", "insert_gkv_s")}.items() <= answer["loads"]["0.75"].items()
+    found = {name: answer[name] for name in answer["goals"] if name in answer}
+    assert sorted(found) == ["find_gkv_s", "insert_gkv_s"]
+    assert found.items() <= answer["loads"]["0.75"].items()
+
+
+@pytest.mark.slow
+def test_steps_are_timed_with_all_rows_and_with_a_part_of_them_there(ask: Callable[..., dict[str, Any]]) -> None:
+    answer = ask("tiers_gpu", "--smoke", "--only", "tiered")
+    assert sorted(answer["tiered"]["criteo"]) == ["hit_rate", "hot_ms", "tiered_ms", "tiered_warm"]
+    assert answer["tiered_warm"] == answer["tiered"]["criteo"]["tiered_warm"]
 
 
 @pytest.mark.slow

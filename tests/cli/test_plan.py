@@ -98,6 +98,21 @@ def test_with_servers_alone_all_dynamic_tables_lie_there(clicks):
     assert {each.where for each in plan.placements} == {"server"}
 
 
+def test_a_table_that_one_gpu_cannot_hold_is_shown_and_drawn_with_its_hot_rows(clicks, tmp_path):
+    drawn = tmp_path / "plan.svg"
+    words = ['model.tables={"id_26"={"rows"=40000000}}', "--model", "dlrm", "--figure", "memory=1e9", "--json"]
+    found = json.loads(invoke(clicks, *words, cluster="1x1xH100").stdout)
+    cache = Plan.from_json(json.dumps(found["plan"]))["id_26"].cache
+    assert 0 < cache < 0.5
+    assert found["phases"]["host link"][0] > 0
+    shown = invoke(clicks, *words[:-1], "--picture", drawn, cluster="1x1xH100").stdout
+    assert f"0 ({100 * cache:.3g} % hot)" in shown
+    assert "on hosts  " in shown
+    texts = [each.text or "" for each in ET.fromstring(drawn.read_text()).iter(f"{SVG}text")]
+    assert f"{100 * cache:.3g} % hot" in texts
+    assert "GB on its host" in drawn.read_text()
+
+
 def test_more_state_needs_more_memory(clicks):
     used = [json.loads(invoke(clicks, "--optimizer", kind, "--json").stdout)["memory"] for kind in ("sgd", "adam")]
     assert sum(used[0]) < sum(used[1])

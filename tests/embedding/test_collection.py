@@ -311,3 +311,10 @@ def test_copies_have_the_optimizer_state_and_no_optimizer():
         assert other[name].export().state["sum"].any()
     optim.SGD(other, lr=0.1)
     assert emb["item"].rule != other["item"].rule
+
+
+def test_rows_that_are_first_used_in_inference_mode_can_be_trained_afterwards():
+    emb = EmbeddingCollection([Table("item", dim=4, rows=10, where="server")])  # which gets its memory on first use
+    with torch.inference_mode():
+        emb.lookup("item", [3])
+    assert not emb["item"].weight.is_inference()

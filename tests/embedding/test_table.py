@@ -138,6 +138,13 @@ def test_a_path_is_for_dynamic_tables_and_puts_them_on_the_host(tmp_path):
             Table("user", 4, capacity=9, path=wrong)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_cache_has_no_more_rows_than_its_table():
+    said = r"table 'i': cache is 1,000, and the table has 999 rows, .*; leave it out to have all of them on the GPU"
+    with pytest.raises(ValueError, match=said):
+        Table("i", 4, rows=999, cache=1000)
+    assert Table("i", 4, rows=1000, cache=1000).cached(1000) == 1000
+
+
 @pytest.mark.parametrize("cache", [0, -1, 0.0, 1.5, True, "half"])
 def test_a_cache_is_a_number_of_rows_or_a_share_of_them(cache):
     with pytest.raises(ValueError, match=r"table 'i': cache is .*; it must be a number of rows, or a share of them"):
@@ -149,9 +156,31 @@ def test_a_cache_is_a_number_of_rows_or_a_share_of_them(cache):
     [
         ({"capacity": 9}, "cache= is for tables with rows="),
         ({"rows": 9, "where": "host"}, "lives on the host, and a cache is on a GPU"),
-        ({"rows": 9, "dtype": torch.float16}, r"must be torch.float32 so far, not torch.float16"),
     ],
 )
-def test_a_cache_goes_with_fixed_rows_of_float32_on_the_device(options, reason):
+def test_a_cache_goes_with_fixed_rows_on_the_device(options, reason):
     with pytest.raises(ValueError, match=reason):
         Table("i", 4, cache=0.5, **options)
+
+
+def test_cold_rows_are_kept_in_the_type_of_the_table_or_in_another():
+    assert Table("i", 4, rows=9, cache=5).cold_dtype == torch.float32
+    assert Table("i", 4, rows=9, cache=5, dtype=torch.float16).cold_dtype == torch.float16
+    assert Table("i", 4, rows=9, cache=5, cold=torch.int8).cold_dtype == torch.int8
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"cache": 5, "cold": "int8"}, "cold is 'int8'; valid are torch.float32, .*torch.int8, and None"),
+        ({"cache": 5, "cold": torch.int32}, "cold is torch.int32; valid are torch.float32"),
+        ({"cold": torch.int8}, "cold is torch.int8, but without a cache no row is cold; give cache= too"),
+        (
+            {"cache": 5, "cold": torch.int8, "dtype": torch.bfloat16},
+            "cold is torch.int8, but rows of torch.bfloat16 are kept as they are; leave out cold= or dtype=",
+        ),
+    ],
+)
+def test_a_type_that_cold_rows_cannot_have_is_refused(options, reason):
+    with pytest.raises(ValueError, match=f"table 'i': {reason}"):
+        Table("i", 4, rows=9, **options)

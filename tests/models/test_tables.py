@@ -154,3 +154,17 @@ def test_wide_tables_are_of_the_same_size_begin_at_zero_and_pool_everything():
 def test_names_that_do_not_exist_are_errors_with_those_that_do(arguments, message):
     with pytest.raises(ValueError, match=message):
         tables_of(SCHEMA, 8, **arguments)
+
+
+def test_a_cache_for_all_is_for_tables_that_can_have_it():
+    options = {
+        "*": {"cache": 1000},
+        "user": {"rows": 5000},
+        "item": {"rows": 999},
+        "pair": {"rows": 5000, "where": "host"},
+    }
+    assert {name: table.cache for name, table in by_name(SCHEMA, 8, options=options).items()} == {
+        "user": 1000, "item": None, "seen": None, "pair": None,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="cache is 1,000, and the table has 999 rows"):
+        tables_of(SCHEMA, 8, options={"item": {"rows": 999, "cache": 1000}})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hybridrec.parallel import Cluster, Placement, Plan, Wire, predict
+from hybridrec.embedding.gpu import memory
+from hybridrec.parallel import Cluster, Placement, Plan, Wire, cost, predict
 
 from .cases import table, work
 
@@ -115,3 +116,34 @@ def test_rows_on_hosts_take_room_and_time_there():
     found = predict(Plan(2, (Placement("item", "table", (1,), where="host"),)), WORK, cluster)
     assert found.host_memory == (0, 100 * 32)
     assert found.phases["host link"][1] == pytest.approx(8 * 96 / cluster.host_bandwidth)
+
+
+# -- tiers ---------------------------------------------------------------------------------------------------------
+
+CARD = Cluster.parse("1x1xH100", **PLAIN, host_memory=1e12, host_bandwidth=1.0)
+
+
+def test_a_table_in_tiers_takes_its_hot_rows_of_the_device_and_moves_those_that_a_step_lacks():
+    load = work(table(rows=100, dim=8, hotness=2.0), batch_size=5)  # evenly used: misses are as many as rows are cold
+    whole, tiered = (
+        predict(Plan(1, (Placement("item", "table", (0,), cache=cache),)), load, CARD) for cache in (None, 0.25)
+    )
+    row, distinct = 8 * 4, load.tables[0].distinct(10)
+    assert whole.memory[0] - tiered.memory[0] == 100 * row - (25 * (row + cost.SLOT) + 100 * cost.ENTRY)
+    assert (whole.host_memory, tiered.host_memory) == ((0,), (75 * row,))
+    assert tiered.phases["host link"][0] == pytest.approx(0.75 * distinct * row)
+    moved = tiered.phases["memory"][0] - whole.phases["memory"][0]
+    assert moved == pytest.approx(2 * 0.75 * distinct * row)
+    assert whole.phases["host link"] == (0,)
+
+
+def test_what_a_device_keeps_of_rows_in_tiers_is_what_it_allocates():
+    assert (cost.ENTRY, cost.SLOT) == (memory.ENTRY, memory.SLOT)
+
+
+def test_of_rows_in_tiers_on_several_devices_each_moves_its_part():
+    load = work(table(rows=100, dim=8, hotness=2.0), batch_size=5)
+    two = Cluster.parse("1x2xH100", **PLAIN, host_memory=1e12, host_bandwidth=1.0)
+    found = predict(Plan(2, (Placement("item", "row", (0, 1), cache=0.25),)), load, two)
+    assert found.phases["host link"] == pytest.approx((0.75 * load.tables[0].distinct(20) * 32 / 2,) * 2)
+    assert found.host_memory == (37 * 32, 37 * 32)

@@ -25,6 +25,36 @@ def test_a_plan_is_read_as_it_was_written():
     assert hash(back) == hash(WHOLE)
 
 
+def test_a_table_in_tiers_is_written_read_and_shown_with_its_share_of_hot_rows():
+    plan = Plan(1, (Placement("a", "table", (0,), cache=0.125), Placement("b", "replicated", (0,))))
+    back = Plan.from_json(plan.to_json())
+    assert (back, back["a"].cache, back["b"].cache) == (plan, 0.125, None)
+    assert back != Plan(1, (Placement("a", "table", (0,), cache=0.25), plan["b"]))
+    assert str(plan).splitlines()[1].split("  ")[-1] == "device, 12.5 % hot"
+    assert "cache" not in Plan(1, (plan["b"],)).to_json(), "such plans are as they were before"
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ('"cache": 1.5', "placement of table 'a': cache is 1.5; it must be the share of rows that is hot"),
+        ('"cache": true', "cache is True; it must be the share"),
+        ('"cache": "0.5"', "cache is '0.5'; it must be the share"),
+        ('"cache": 0.5, "where": "host"', "where 'host'; hot rows are on the 'device'"),
+        ('"hot": 0.5', "this is no plan: .*unexpected keyword argument 'hot'.*; write one with hybridrec plan --save"),
+    ],
+)
+def test_tiers_that_make_no_sense_are_refused_where_a_plan_is_read(field, said):
+    placement = '{"table": "a", "scheme": "table", "devices": [0], "columns": [], %s}' % field  # noqa: UP031
+    with pytest.raises(ValueError, match=said):
+        Plan.from_json('{"version": 1, "world": 1, "placements": [%s]}' % placement)  # noqa: UP031
+
+
+def test_a_plan_that_lacks_something_is_refused_by_what_it_lacks():
+    with pytest.raises(ValueError, match=r"this is no plan: 'placements'; write one"):
+        Plan.from_json('{"version": 1, "world": 1}')
+
+
 def test_a_plan_tells_what_a_device_holds():
     assert [each.table for each in WHOLE.on(0)] == ["a", "b", "c"]
     assert [each.table for each in WHOLE.on(2)] == ["a"]
@@ -46,6 +76,7 @@ def test_what_is_no_plan_is_refused(text):
         (lambda: Placement("a", "row", ()), "at least one"),
         (lambda: Placement("a", "row", (1, 1)), "each once"),
         (lambda: Placement("a", "table", (0, 1)), "has one device"),
+        (lambda: Placement("a", "replicated", (0, 1), cache=0.5), "a replicated table has no cold ones"),
         (lambda: Placement("a", "column", (0, 1)), "columns are"),
         (lambda: Placement("a", "row", (0, 1), columns=(1, 1)), "others none"),
         (lambda: Placement("a", "column", (0, 1), columns=(1,)), "1 column slices for 2 devices"),

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hybridrec.parallel import CannotFit, Cluster, Constraints, Pin, Plan, TableLoad, Wire, Workload, make_plan, predict
+from hybridrec.parallel import plan as plans
 from hybridrec.parallel.plan import SCHEMES
 from hybridrec.parallel.reference import least_seconds
 
@@ -227,3 +228,71 @@ def test_constraints_that_cannot_be_met_are_refused(constraints, said):
 def test_wrong_values_are_refused(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+# -- tiers ---------------------------------------------------------------------------------------------------------
+
+LARGE = table("large", 40_000_000, 64, growth=((8_192.0, 3_300.0),))  # 10.24 GB
+BESIDE = [table("small", 1000, 64), table("other", 4_000_000, 64, growth=((8_192.0, 3_300.0),))]
+ONE = Cluster.parse("1x1xH100", memory=4e9)
+
+
+def test_a_table_that_one_device_cannot_hold_has_its_hot_rows_there():
+    plan = make_plan(work(LARGE, *BESIDE), ONE)
+    assert 0.1 < plan["large"].cache < 0.3
+    assert [plan[each.name].cache for each in BESIDE] == [None, None]
+    assert {each.where for each in plan.placements} == {"device"}
+    assert plan["large"].reason.startswith("replicated and table would not fit a device")
+    found = predict(plan, work(LARGE, *BESIDE), ONE)
+    assert max(found.memory) <= 0.9 * ONE.memory
+    assert found.host_memory[0] == pytest.approx((1 - plan["large"].cache) * 10.24e9, rel=0.01)
+    on_host = make_plan(work(LARGE, *BESIDE), ONE, Constraints({"large": Pin(where="host")}))
+    assert found.step < predict(on_host, work(LARGE, *BESIDE), ONE).step
+
+
+def test_where_all_fits_nothing_is_in_tiers():
+    assert {each.cache for each in make_plan(work(LARGE, *BESIDE), Cluster.parse("1x1xH100")).placements} == {None}
+
+
+@pytest.mark.parametrize("cluster", ["1x2xH100", "2x2xA100-40"])
+def test_plans_have_tiers_only_by_schemes_that_ranks_can_run(cluster, monkeypatch):
+    tight = Cluster.parse(cluster, memory=1.5e9)
+    plan = make_plan(work(LARGE, *BESIDE), tight)
+    assert {each.cache for each in plan.placements} == {None}
+    assert plan["large"].where == "host"
+    monkeypatch.setattr(plans, "TIERED", ("row",))
+    plan = make_plan(work(LARGE, *BESIDE), tight)
+    assert plan["large"].scheme == "row"
+    assert plan["large"].cache is not None
+    assert {each.scheme for each in plan.placements if each.cache is not None} == {"row"}
+    assert max(predict(plan, work(LARGE, *BESIDE), tight).memory) <= 0.9 * tight.memory
+
+
+def test_what_a_table_says_of_its_cache_or_place_is_respected():
+    said = [replace(LARGE, cache=0.02), replace(BESIDE[1], where="device")]
+    plan = make_plan(work(*said), ONE)
+    assert (plan["large"].cache, plan["other"].cache) == (0.02, None)
+    assert make_plan(work(*said), Cluster.parse("1x1xcpu"))["large"].cache is None, "a CPU has one memory"
+    assert make_plan(work(replace(LARGE, cache=1.0)), Cluster.parse("1x1xH100"))["large"].cache is None
+    with pytest.raises(
+        ValueError, match=r"a table with a cache, here 0\.02 of its rows, has no scheme so far on 2 dev"
+    ):
+        make_plan(work(*said), Cluster.parse("1x2xH100"))
+    with pytest.raises(CannotFit):
+        make_plan(work(replace(LARGE, where="device")), ONE)
+    with pytest.raises(CannotFit):
+        make_plan(work(LARGE), ONE, Constraints({"large": Pin(where="device")}))
+
+
+def test_a_device_has_room_for_the_rows_of_two_steps_of_a_table_in_tiers():
+    even = table("even", 1_000_000, 64, 4.0)  # no id repeats by more than chance
+    cluster = Cluster.parse("1x1xH100", memory=0.03e9)
+    assert make_plan(work(even, batch_size=64), cluster)["even"].cache is not None
+    plan = make_plan(work(even, batch_size=8192), cluster)  # 38,000 rows would fit, and 64,000 are needed
+    assert (plan["even"].where, plan["even"].cache) == ("host", None)
+
+
+def test_neither_device_nor_host_having_room_is_an_error_with_the_shortfall():
+    with pytest.raises(CannotFit, match=r"GB are missing on each") as caught:
+        make_plan(work(LARGE), replace(ONE, host_memory=5e9))
+    assert caught.value.shortfall > 10**9

@@ -8,7 +8,8 @@ from torch import nn
 
 import hybridrec as hr
 from hybridrec.parallel import Placement, Plan, Ranks, Wire
-from hybridrec.parallel.shard import place
+from hybridrec.parallel import plan as plans
+from hybridrec.parallel.shard import _check, place
 from tests.parallel.jobs.sharding import Ranker
 from tests.parallel.pool import pool
 
@@ -91,7 +92,48 @@ def test_the_host_of_ranks_on_cpus_is_where_their_rows_are_anyway() -> None:
     assert torch.equal(model.embeddings.lookup("t0", ids), whole.lookup("t0", ids))
 
 
+@pytest.mark.parametrize("where", ["device", "host"])
+def test_a_cache_changes_nothing_on_cpus(where: str) -> None:
+    model = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10, cache=2)])
+    placed = place(model, Plan(1, (Placement("item", "column", (0,), (4,), where),)), Ranks(0, 1), Wire(), {})
+    whole = hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)])
+    assert torch.equal(placed.module.lookup("item", [1, 9, 3]), whole.lookup("item", [1, 9, 3]))
+
+
 def test_layers_elsewhere_than_rows_are_refused() -> None:
     parts = {"rows": hr.EmbeddingCollection([hr.Table("item", dim=4, rows=10)]), "top": nn.Linear(4, 1, device="meta")}
     with pytest.raises(ValueError, match=r"layers on meta and rows on cpu; .* make it with device='cuda'"):
         place(nn.ModuleDict(parts), None, Ranks(0, 1), Wire(), {})
+
+
+CARD = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("schemes", "table", "said"),
+    [
+        (
+            (),
+            hr.Table("item", 4, rows=10),
+            "by which 2 ranks have hot and cold rows are none so far; plan anew",
+        ),
+        (("table",), hr.Table("item", 4, rows=10), "hot and cold rows are table; plan anew, with more devices, or"),
+        (
+            ("row",),
+            hr.Table("item", 4, hashes=hr.embedding.MultiHash(2, 5)),
+            "tables with rows=, and without where=",
+        ),
+        (("row",), hr.Table("item", 4, rows=10, where="device"), "tables with rows=, and without where="),
+    ],
+)
+def test_a_planned_cache_that_ranks_cannot_have_is_refused(monkeypatch, schemes, table, said) -> None:
+    monkeypatch.setattr(plans, "TIERED", schemes)
+    plan = Plan(2, (Placement("item", "row", (0, 1), cache=0.5),))
+    with pytest.raises(ValueError, match=f"Placement\\(item: row on 0-1, device, 50 % hot\\): .*{said}"):
+        _check(plan, {"item": table}, 2, CARD)
+    _check(plan, {"item": table}, 2, torch.device("cpu"))  # where device and host are one
+
+
+def test_a_planned_cache_that_ranks_can_have_is_taken(monkeypatch) -> None:
+    monkeypatch.setattr(plans, "TIERED", ("row",))
+    _check(Plan(2, (Placement("item", "row", (0, 1), cache=0.5),)), {"item": hr.Table("item", 4, rows=10)}, 2, CARD)

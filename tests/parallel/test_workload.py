@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hybridrec as hr
 from hybridrec.optim.rule import RowRule, StateColumn
-from hybridrec.parallel import measure
+from hybridrec.parallel import TableLoad, measure
 from tests.patience import PATIENCE
 
 from .cases import table
@@ -85,3 +85,42 @@ def test_data_without_rows_is_refused(clicks):
 def test_planning_needs_no_torch():
     code = "import sys, hybridrec.parallel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("growth", [(), ((1000.0, 400.0), (16_000.0, 3_000.0)), ((500.0, 80.0),)])
+def test_the_more_rows_are_hot_the_fewer_are_missed(growth):
+    load = TableLoad("item", rows=10_000, dim=8, growth=growth)
+    missed = [load.missed(256, hot) for hot in (1, 10, 100, 1000, 5000, 10_000)]
+    assert missed == sorted(missed, reverse=True)
+    assert missed[0] <= load.distinct(256)
+    assert missed[-1] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_misses_are_those_of_a_cache_that_gives_up_the_row_used_longest_ago():
+    """Ids by a power law: what the curve of distinct ids says, beside a cache that is played through."""
+    drawn = np.random.default_rng(0).zipf(1.3, 60_000) % 20_000
+    growth = tuple((float(n), float(len(np.unique(drawn[:n])))) for n in (250, 1000, 4000, 16_000, 60_000))
+    load, hot, batch = TableLoad("item", rows=20_000, dim=8, growth=growth), 400, 500
+    cache: dict[int, None] = {}
+    missed = []
+    for first in range(0, 60_000, batch):
+        ids = np.unique(drawn[first : first + batch]).tolist()
+        missed.append(sum(each not in cache for each in ids))
+        for each in drawn[first : first + batch].tolist():
+            cache.pop(each, None)
+            cache[each] = None
+        for each in list(cache)[: max(0, len(cache) - hot)]:
+            del cache[each]
+    assert load.missed(batch, hot) == pytest.approx(np.mean(missed[40:]), rel=0.15)
+
+
+def test_a_measured_table_has_its_cache_as_a_share_and_hashed_ones_have_none():
+    ids = {"item": [1, 2, 3, 4] * 5, "click": [0, 1] * 10}
+    ds = hr.data.table(ids, label="click", batch_size=10)
+    tables = [
+        hr.Table("item", dim=4, rows=1000, cache=250),
+        hr.Table("hashed", dim=4, hashes=hr.embedding.MultiHash(2, 5), features=["item"]),
+    ]
+    found = [measure(ds, [each]).tables[0] for each in tables]
+    assert [each.cache for each in found] == [0.25, None]
+    assert [each.takes_cache for each in found] == [True, False]

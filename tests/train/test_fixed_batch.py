@@ -42,6 +42,16 @@ def test_a_filled_batch_is_the_batch_with_room_behind_its_lists(large, monkeypat
     assert addresses == [part.data_ptr() for part in (made.ids.values, made.dense, made.ids.offsets)]
 
 
+@pytest.mark.parametrize("lists", [[[7, 8, 9], [], [4]], [[7], [8], [9]]], ids=["ragged", "one of each"])
+def test_numbers_like_ids_lie_as_ids_do(lists):
+    given = batch_of(lists) if [] in lists else Batch(IdBlock.from_lists({"user": [7, 8, 9]}), torch.rand(3, 2))
+    fixed = FixedBatch(given)
+    more = torch.full_like(fixed.batch.ids.values, 5)
+    fixed.fill(given, [(more, given.ids.values + 100)])
+    there = fixed.batch.ids.values
+    assert torch.equal(more, torch.where(there == NO_ID, NO_ID, there + 100))
+
+
 def test_ids_of_a_longer_batch_before_are_gone():
     fixed = FixedBatch(batch_of([[1, 2, 3, 4], [5]]))
     fixed.fill(batch_of([[1, 2, 3, 4], [5]]))

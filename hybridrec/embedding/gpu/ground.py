@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.gpu.tiered_store import begins_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +29,10 @@ class Ground:
     def of(cls, stores: Mapping[str, Any], device: torch.device) -> Ground:
         """That of the tables as they lie now."""
         rows = {name: store.there for name, store in stores.items()}
-        *begins, total = accumulate(map(len, rows.values()), initial=0)
+        bases, total = begins_of(stores)
         places = memory.allocated(
             lambda: torch.zeros(total, dtype=torch.int32, device=device),
             *("the places of rows", ", ".join(rows), total * memory.PLACE, device, memory.FEWER_ROWS),
         )
-        there = torch.tensor(begins).to(device, non_blocking=True)
-        return cls(rows, dict(zip(rows, begins, strict=True)), there, places)
+        there = torch.tensor(list(bases.values())).to(device, non_blocking=True)
+        return cls(rows, bases, there, places)

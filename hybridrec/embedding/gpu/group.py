@@ -20,14 +20,15 @@ from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.gpu.tier_class import Flight, TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
-from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
-from hybridrec.ops.row_update.triton import holding, step_keys, step_numbers, update_groups, update_listed
+from hybridrec.ops.row_update.triton import Drawn, holding, step_keys, step_numbers, update_groups, update_listed
 from hybridrec.optim.rule import RowRule, RowStep
+from hybridrec.types import IdBlock
 
 
 class DeviceGroup(GradientQueue[DeviceStore]):
@@ -41,9 +42,12 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self.device = next(iter(self.stores.values())).device
         dynamic = any(isinstance(store, DeviceHashStore) for store in self.stores.values())
         self.dynamic = DynamicTables(self.stores, self.device) if dynamic else None
-        self._ground, self._ground_moves = Ground.of(self.stores, self.device), self._moved()
         self.tiered = {name: store for name, store in self.stores.items() if isinstance(store, TieredStore)}
+        for each in classes_of(store for store in self.tiered.values() if store.fresh):
+            TierClass(each)
+        self.tiers = list(dict.fromkeys(store.tier for store in self.tiered.values()))
         self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
+        self._ground, self._ground_moves = Ground.of(self.stores, self.device), self._moved()
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -51,9 +55,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         count = len(self.names)
         self._numbers_there = torch.zeros(count, of.NUMBERS, device=self.device)
         self._keys_there = torch.zeros(count, of.KEYS, dtype=torch.int64, device=self.device)
-        halves = [store for store in self.stores.values() if store.dtype != torch.float32]
-        self._held = holding([s.part for s in halves], any(isinstance(s, DeviceHashStore) for s in halves))
         self._keys = self._find_keys()
+        self._held = holding(key for key in self._keys if key)
         self._addresses_there = torch.zeros(count, of.ADDRESSES, dtype=torch.int64, device=self.device)
         self._moves = -1  # of the states of all tables, when their addresses were taken
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
@@ -93,7 +96,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def facts(self, name: str) -> TableFacts:
         """What kernels must know of a table: of a share, ids of lookups are rows of it."""
         store, there = self.stores[name], self.ground.rows[name]
-        hashed = store.table.out_of_range == "hash" and len(there) == store.table.fixed_rows
+        whole = len(there) == store.table.fixed_rows and name not in self.tiered
+        hashed = store.table.out_of_range == "hash" and whole
         of_rows = there.data_ptr(), len(there), self.ground.bases[name]
         return TableFacts(self.names.index(name), *of_rows, store.dim, store.dtype, hashed)
 
@@ -124,14 +128,14 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         of_bags = looked.bag_of, looked.scales, looked.weights
         return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
 
-    def take(self, looked: Looked) -> None:
-        """Keep the gradients of a lookup until the step."""
+    def take(self, looked: Looked, flights: tuple[Flight, ...] = ()) -> None:
+        """Keep the gradients of a lookup until the step, and with them what keeps its rows on the device."""
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
         read = looked.flat, *looked.sequences, looked.block.values, looked.weights, looked.ids
         lent = [part for part in read if part is not None]
-        self.queue(looked, (), {*pooled, *fed}, lent)
+        self.queue(looked, flights, {*pooled, *fed}, lent)
 
     # -- as part of a CUDA graph --------------------------------------------------------------------------
 
@@ -148,9 +152,30 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         return found
 
     def watch(self) -> None:
-        """Raise if a replay that is done had ids outside a table."""
+        """Raise if a replay that is done had ids outside a table, or too many rows."""
+        for tier in self.tiers:
+            tier.watch()
         for lookup in self._lookups:
             lookup.refuse()
+
+    def fix(self, block: IdBlock) -> None:
+        """Before a capture: lookups of this very block read slots of tiered tables from memory that stays."""
+        for lookup in self._lookups:
+            lookup.tiers.fix(block)
+
+    def slots(self, fixed: IdBlock, block: IdBlock) -> tuple[list[tuple[Tensor, Tensor]], tuple[Flight, ...]]:
+        """Before a replay: the memory from `fix`, each with what belongs there for a block, laid out as that is.
+
+        And what keeps the rows on the device: it goes to `take` after the replay.
+        """
+        found = [each for lookup in self._lookups if (each := lookup.tiers.fixed(fixed, block)) is not None]
+        flights = tuple(flight for _, admitted in found for flight in admitted.flights)
+        return [(to, admitted.values) for to, admitted in found], flights
+
+    def go_on(self) -> None:
+        """After a replay: rows of the block that is expected next come while it computes."""
+        for lookup in self._lookups:
+            lookup.tiers.go_on()
 
     # -- the step -----------------------------------------------------------------------------------------
 
@@ -162,8 +187,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._run(calls, steps, self._outcome, norm=False)
         self._advance(steps)
         self._let_go(calls, set(steps))
-        for store in self.tiered.values():
-            store.land()
+        del calls  # and with them their flights
+        for tier in self.tiers:
+            tier.land()
 
     def _advance(self, names: Iterable[str]) -> None:
         """A training step of these tables is over."""
@@ -269,13 +295,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
                 self._lines[place] = values
         return there
 
-    def _find_keys(self) -> list[tuple[int, Part, int] | None]:
+    def _find_keys(self) -> list[Drawn | None]:
         """What the rounding of rows is drawn by, where they are halves."""
-        made: list[tuple[int, Part, int] | None] = []
-        for store in self.stores.values():
-            ids = store.slots.ids.data_ptr() if isinstance(store, DeviceHashStore) else 0
-            made.append(None if store.dtype == torch.float32 else (store.key, store.part, ids))
-        return made
+        return [None if store.dtype == torch.float32 else store.drawn for store in self.stores.values()]
 
     def _send(self, values: Any, to: Tensor) -> None:
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():

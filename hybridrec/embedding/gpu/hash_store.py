@@ -25,6 +25,7 @@ from hybridrec.ops.hash_rows.lines import COUNTERS, of
 from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
 from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.row_update.reference import update_rows
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.types.id_block import NO_ID
 
@@ -63,6 +64,10 @@ class DeviceHashStore(DeviceStore):
     def join(self, rows: HashRows, late: Callable[[], Sequence[int]]) -> None:
         """Be part of the slots of a group, which counts for it from now on, and tells it late, without waiting."""
         self.rows, self.late = rows, late
+
+    @property
+    def drawn(self) -> Drawn:
+        return Drawn(self.key, self.part, ids=self.slots.ids.data_ptr())
 
     @property
     def counted(self) -> bool:

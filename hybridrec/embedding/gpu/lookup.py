@@ -17,7 +17,7 @@ from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.dynamic import Admission
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
-from hybridrec.embedding.gpu.tiers import Tiers
+from hybridrec.embedding.gpu.tiers import Tiers, capturing
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
@@ -25,6 +25,7 @@ from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest, occurrence_gradients
 from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
 from hybridrec.ops.room import at_stride, mark
+from hybridrec.ops.row_cache.runs import told
 from hybridrec.ops.row_groups.triton import RowGroups
 from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
@@ -32,7 +33,7 @@ from hybridrec.types.id_block import NO_ID
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.ground import Ground
     from hybridrec.embedding.gpu.group import DeviceGroup
-    from hybridrec.embedding.gpu.tiered_store import Flight
+    from hybridrec.embedding.gpu.tier_class import Flight
 
 NO_FAULT = 0  # no id outside a table is 0
 REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
@@ -222,8 +223,9 @@ class DeviceLookup:
             table = store.table
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
+                id = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
                 raise ValueError(
-                    f"id {store.share.id_of(value)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
+                    f"id {store.share.id_of(id)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
                     f"{table.fixed_rows - 1}; an earlier lookup took it for zeros; {self.remedy}"
                 )
 
@@ -277,8 +279,8 @@ class _Lookup(torch.autograd.Function):
         if layout.hashed:
             ids = block = replace(block, values=hash_outside(block.values, layout))
         if lookup.tiers:
-            slots, flights = lookup.tiers.slots(looked_up, ids.values)
-            block = replace(ids, values=slots)
+            slots, flights = lookup.tiers.slots(looked_up)
+            block = replace(ids, values=hash_outside(slots, layout) if layout.hashed else slots)
         if lookup.admission:
             block = replace(ids, values=lookup.admission.slots(ids, block.values, train, evict))
             eras = lookup.admission.looked_up(train, learned)
@@ -301,7 +303,8 @@ class _Lookup(torch.autograd.Function):
             if train and learned:
                 lookup.group.prepare(ctx.looked, ids_there)  # None where it needs what `pool` finds
         del flights  # where no gradient may come, rows may go
-        lookup.tiers.go_on()
+        if not capturing(anchor.device):  # else it is for who replays
+            lookup.tiers.go_on()
         return (flat, *sequences)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Whether tables and the state of their optimizer fit a card: told before anything is allocated."""
+"""Whether tables and the state of their optimizer fit a card and its host: told before anything is allocated."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TypeVar
 
 import torch
 
+from hybridrec import host_memory
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
+from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
@@ -30,6 +32,10 @@ LESS_STATE = (
 FEWER_SLOTS = (
     "a smaller capacity=, which evicts sooner, where='host' for the largest tables, rows of half the size with "
     "dtype=torch.bfloat16, or RowWiseAdagrad, which keeps one number per row"
+)
+MORE_HOST = (
+    "a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state, "
+    "or more memory for the host or its container"
 )
 
 Made = TypeVar("Made")
@@ -75,6 +81,22 @@ def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE, rows: int | N
     return rows * widths * torch.float32.itemsize
 
 
+def cold_bytes(table: Table, rule: RowRule | None = None, share: Share = WHOLE) -> int:
+    """What the host has of a fixed table with a cache, or of a share of it: rows that are not hot, and their state.
+
+    >>> cold_bytes(Table("item", dim=8, rows=100, cache=25)), cold_bytes(Table("item", dim=8, rows=100))
+    (2400, 0)
+    >>> cold_bytes(Table("item", dim=8, rows=100, cache=25, cold=torch.int8))
+    900
+    """
+    if table.cache is None:
+        return 0
+    rows, dim = share.rows_of(table.fixed_rows), share.dim_of(table.dim)
+    widths = sum(column.width(dim) for column in rule.state) if rule is not None else 0
+    kept = packed_width(dim, table.cold_dtype) * table.cold_dtype.itemsize
+    return (rows - table.cached(rows)) * (kept + widths * torch.float32.itemsize)
+
+
 def free_bytes(device: torch.device) -> int | None:
     """What can still be allocated on a card: what nobody has, and what torch holds for later; None on the CPU."""
     if device.type != "cuda":
@@ -98,7 +120,27 @@ dtype=torch.bfloat16, fewer rows=, or device='cpu'
 
 def refuse_state(sizes: Iterable[tuple[str, int]], device: torch.device, free: int | None) -> None:
     """Raise if the optimizer state of tables, so many bytes each, cannot fit into `free` bytes."""
-    refuse("the optimizer state", _added(sizes), device, free, LESS_STATE)
+    refuse("the optimizer state", added(sizes), device, free, LESS_STATE)
+
+
+def refuse_cold_rows(held: Iterable[tuple[Table, Share]]) -> None:
+    """Raise if the rows of these shares of tables that are not hot cannot fit the host."""
+    refuse_cold("the cold rows", {table.name: cold_bytes(table, None, share) for table, share in held})
+
+
+def refuse_cold_state(wanted: Iterable[tuple[Table, Share, RowRule | None, RowRule]]) -> None:
+    """Raise if what a new rule keeps beside rows that are not hot, in place of an old one's, cannot fit the host."""
+    sizes = [(t.name, cold_bytes(t, new, share) - cold_bytes(t, old, share)) for t, share, old, new in wanted]
+    refuse_cold("the optimizer state of cold rows", added(sizes))
+
+
+def refuse_cold(what: str, sizes: Mapping[str, int]) -> None:
+    """Raise if these bytes by table are more than the host may give: who takes them all the same may be killed."""
+    cold = {name: size for name, size in sizes.items() if size > 0}
+    available = host_memory.available() if cold else None
+    if host_memory.lacks(sum(cold.values()), available):
+        there = f"in memory of the host, and {available:,} are available, of which a tenth stays free"
+        raise ValueError(_lacking(what, cold, there, MORE_HOST))
 
 
 def refuse(what: str, sizes: Mapping[str, int], device: torch.device, free: int | None, remedy: str) -> None:
@@ -109,13 +151,16 @@ def refuse(what: str, sizes: Mapping[str, int], device: torch.device, free: int 
 
 def lacking(what: str, sizes: Mapping[str, int], device: torch.device, free: int | None, remedy: str) -> str:
     """What is needed, what there is, who needs most, and what helps."""
+    return _lacking(what, sizes, f"on {device}, and {'too few' if free is None else f'{free:,}'} are free", remedy)
+
+
+def _lacking(what: str, sizes: Mapping[str, int], there: str, remedy: str) -> str:
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:MOST_NAMED]
     named = ", ".join(f"{name} ({size:,})" for name, size in largest)
-    there = "too few" if free is None else f"{free:,}"
     tables = f"{len(sizes)} table{'s' * (len(sizes) != 1)}"
     return (
-        f"{what} of {tables} cannot fit: {sum(sizes.values()):,} bytes are needed on {device}, and {there} are free; "
-        f"the largest: {named}. What helps: {remedy}"
+        f"{what} of {tables} cannot fit: {sum(sizes.values()):,} bytes are needed {there}; the largest: {named}. What "
+        f"helps: {remedy}"
     )
 
 
@@ -127,7 +172,7 @@ def allocated(make: Callable[[], Made], what: str, name: str, size: int, device:
         raise ValueError(lacking(what, {name: size}, device, free_bytes(device), remedy)) from error
 
 
-def _added(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
+def added(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Bytes by name: tables of several collections may share one."""
     found: dict[str, int] = {}
     for name, size in sizes:

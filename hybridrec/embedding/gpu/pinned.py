@@ -26,8 +26,9 @@ class Pinned:
         if code:
             raise ValueError(
                 f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
-                f"which refuses them (CUDA error {code}); give the table a larger cache or fewer rows, or the "
-                "host more memory, of which `ulimit -l` may allow less"
+                f"which refuses them (CUDA error {code}); give the table a larger cache, a smaller type for "
+                "cold rows such as cold=torch.int8, or fewer rows, or the host more memory, of which `ulimit -l` may "
+                "allow less"
             )
         weakref.finalize(self, _unpinned, self.tensor, device)
 

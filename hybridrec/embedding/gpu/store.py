@@ -22,6 +22,7 @@ from hybridrec.ops.philox import initial_triton
 from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_update.reference import update_rows
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule, RowStep
 
 
@@ -32,18 +33,24 @@ class DeviceStore(Store):
     take slots for ids. Whatever is done with all rows is done in parts: nothing needs room for a second table there.
     """
 
+    there: Tensor  # rows as kernels read and write them
+
     def __init__(self, table: Table, seed: int, device: torch.device, share: Share = WHOLE) -> None:
         super().__init__(table, seed, share)
         self.device = device
         self.key = xxh64(table.name, seed)
         self.part = Part(share.index, share.count, share.column)
         self._count = self._count_rows()
-        self.there = self._make_rows()
         self.states: dict[str, Tensor] = {}
         self.moves = 0  # how often the states have got other memory
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
         self._captures: list[weakref.ref[Settles]] = []  # those that read from the device
+        self._begin()
+
+    def _begin(self) -> None:
+        """Give rows memory, and their initial values."""
+        self.there = self._make_rows()
         self.clear()
 
     def _count_rows(self) -> int:
@@ -87,6 +94,11 @@ class DeviceStore(Store):
         return torch.where(ids < 0, -1, self.share.row_of(ids))
 
     # -- a step -------------------------------------------------------------------------------------------
+
+    @property
+    def drawn(self) -> Drawn:
+        """What the rounding of its rows is drawn by, where they are of a half type."""
+        return Drawn(self.key, self.part)
 
     @property
     def clock(self) -> int:
@@ -144,9 +156,11 @@ class DeviceStore(Store):
         for device in {store.device for store, _ in wanted if isinstance(store, DeviceStore)}:
             here = [(s, rule) for s, rule in wanted if isinstance(s, DeviceStore) and s.device == device]
             free = memory.free_bytes(device)
-            dropped = sum(values.nbytes for store, _ in here for values in store.states.values())
+            held = {values.data_ptr(): values for store, _ in here for values in store.states.values()}  # some share it
+            dropped = sum(values.nbytes for values in held.values())
             kept = [(store.table.name, store._state_bytes(rule)) for store, rule in here]
             memory.refuse_state(kept, device, None if free is None else free + dropped)
+        memory.refuse_cold_state([(s.table, s.share, s.rule, rule) for s, rule in wanted])
 
     def attach(self, rule: RowRule) -> None:
         self.detach()  # first, so that there is room

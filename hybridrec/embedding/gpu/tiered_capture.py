@@ -24,7 +24,7 @@ class TieredCapture(Settles):
 
     def __init__(self, store: TieredStore) -> None:
         super().__init__(store.clock, store.rule, None, len(store))
-        self._share, self._row_bytes = store.share, store.cache.row_bytes
+        self._share, self._row_bytes = store.share, store.row_bytes
         self._store: TieredStore | None = store
         self._rest: dict[str, Tensor] = {}  # once settled: rows from the first on that was not read by then
         self._begin = 0  # the row that the rest begins with

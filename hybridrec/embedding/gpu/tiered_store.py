@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridrec.embedding.gpu.capture import ROWS, Settles
-from hybridrec.embedding.gpu.pinned import Pinned
+from hybridrec.embedding.gpu.memory import ENTRY, SLOT
 from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
+from hybridrec.embedding.gpu.tier_class import Flight, TierClass
 from hybridrec.embedding.gpu.tiered_capture import TieredCapture
 from hybridrec.embedding.gpu.transfer import rows_of_part
-from hybridrec.embedding.id_hash import hashed_rows
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
-from hybridrec.ops.row_cache import triton as tiers
-from hybridrec.ops.row_cache.cache import Column, RowCache, Sizes
-from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.ops.row_cache.cache import RowCache, Sizes
+from hybridrec.ops.row_cache.packing import packed_width
+from hybridrec.ops.row_cache.runs import Run, Runs
+from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
-from hybridrec.types.id_block import NO_ID
-
-
-class Flight:
-    """Rows that a lookup has on the device: they stay as long as somebody has this."""
 
 
 class TieredStore(DeviceStore):
-    """The rows of a fixed table, `slots` of them on the device at a time; what lookups take for ids are slots.
+    """The rows of a fixed table, of which the device has some at a time; what lookups take for ids are slots.
 
-    `admit` gives the slots of a lookup, and its flight: who may still send a gradient to them keeps that.
+    They get memory with a class of tables (`TierClass`): the group of the store forms classes, and a store that is used
+    before has one of its own. `slots` is what it brings to those of its class.
     """
 
     one_piece = False
@@ -47,35 +43,67 @@ class TieredStore(DeviceStore):
         slots: int,
         share: Share = WHOLE,
         sizes: Sizes = Sizes(),  # noqa: B008
+        begins: Snapshot | None = None,
     ) -> None:
-        assert table.dtype == torch.float32, "a table with a cache is of float32"
-        self.cache = RowCache.make(share.rows_of(table.fixed_rows), slots, device, sizes)
-        self._pinned: list[Pinned] = []  # cold rows, then cold state
-        self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
-        self._told = 0  # refused admissions
-        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._copied: Any = None  # the event after which `_seen` can be read
-        self._admitted: Any = None  # the end of the last admission, which has a stream of its own
-        self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
+        self.slots, self.sizes = slots, sizes
+        self.base = 0  # its first row among those of its class
+        self._tier: TierClass | None = None
+        self._begins = begins  # what it holds at first, in place of initial rows
         super().__init__(table, seed, device, share)
+        if begins is not None:
+            self._clock, self.rule = begins.clock, begins.rule
 
-    def _add(self, shape: tuple[int, ...], fill: float) -> Tensor:
-        """A column in both tiers; its part on the device."""
-        cold = Pinned((self.cache.places, *shape), fill, torch.float32, self.device, self.table.name)
-        hot = torch.full((self.cache.slots, *shape), fill, device=self.device)
-        self._pinned.append(cold)
-        self.cache.columns.append(Column(hot, cold.tensor))
-        return hot
+    def _begin(self) -> None:
+        """Rows get memory with those of others."""
 
-    def _make_rows(self) -> Tensor:
-        return self._add((self.dim,), 0.0)
+    def join(self, tier: TierClass, base: int, rows: Tensor) -> None:
+        """Its rows are those of a class from `base` on."""
+        self._tier, self.base, self.there = tier, base, rows
+        begins, self._begins = self._begins, None
+        self.rule = None  # there is no state yet
+        self.clear()
+        if begins is not None:
+            self.restore(begins)
 
-    def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
-        return {c.name: self._add(() if c.per_row else (self.dim,), c.fill) for c in rule.state}
+    @property
+    def kind(self) -> Hashable:
+        """What tables that share a cache have in common."""
+        return self.dim, self.dtype, self.table.cold_dtype
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it has no memory yet, so that it can join others."""
+        return self._tier is None
+
+    @property
+    def tier(self) -> TierClass:
+        """The class of tables that it shares a cache with."""
+        if self._tier is None:
+            TierClass([self])
+        assert self._tier is not None, "a class has its stores join it"
+        return self._tier
+
+    @property
+    def cache(self) -> RowCache:
+        """The rows of its class."""
+        return self.tier.cache
+
+    def attach(self, rule: RowRule) -> None:
+        self.detach()  # first, so that there is room
+        self.states, used = self.tier.lend(self, rule)
+        self.rule = rule
+        for column in rule.state:
+            if column.name in used:
+                self._write(column.name, torch.arange(len(self)), column.fill)
 
     def detach(self) -> None:
         super().detach()
-        del self.cache.columns[1:], self._pinned[1:]
+        self.tier.take_back(self)
+
+    @property
+    def drawn(self) -> Drawn:
+        first, stride, column = self.part  # by rows, whatever slots they are in
+        return Drawn(self.key, Part(first - self.base * stride, stride, column), self.cache.owner.data_ptr())
 
     @property
     def weight(self) -> Tensor:
@@ -86,81 +114,40 @@ class TieredStore(DeviceStore):
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
+    def run(self, start: int, count: int) -> Run:
+        """Ids of a block, which are of this table."""
+        hashed = self.table.out_of_range == "hash" and len(self) == self.table.fixed_rows
+        return Run(start, count, len(self), self.base, hashed)
+
     def admit(self, ids: Tensor) -> tuple[Tensor, Flight]:
-        """The slots int64 of ids on the device, whose rows stay there as the flight does; other ids stay ids."""
-        if self.table.out_of_range == "hash" and len(self) == self.table.fixed_rows:
-            outside = ((ids < 0) | (ids >= len(self))) & (ids != NO_ID)
-            ids = torch.where(outside, hashed_rows(ids, len(self)), ids)
-        self.settle()
-        _wait(self._touched, self.device)
-        slots, number = tiers.admit(self.cache, ids)
-        self._admitted = _moment(self.device)
-        flight = Flight()
-        self._flights.append((weakref.ref(flight), number))
-        return slots, flight
-
-    def land(self) -> None:
-        """Rows that no flight needs any more may go, when what was launched until now is done.
-
-        One that is older than another keeps the rows of both.
-        """
-        number = None
-        while self._flights and self._flights[0][0]() is None:
-            number = self._flights.popleft()[1]
-        if number is not None:
-            tiers.land(self.cache, number)
-            if number.is_cuda:
-                number.record_stream(torch.cuda.current_stream(self.device))
-
-    def watch(self) -> None:
-        """Raise if an earlier admission was refused; nobody waits for the device to know."""
-        if self.device.type == "cpu":
-            return self._refuse(self.cache.lasting)
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        if self._copied is not None and self._copied.query():
-            self._copied = None
-            self._refuse(self._seen)
-        if self._copied is None:
-            self._seen.copy_(self.cache.lasting, non_blocking=True)
-            self._copied = torch.cuda.current_stream(self.device).record_event()
-        return None
-
-    def _refuse(self, lasting: Tensor) -> None:
-        refused, lack = int(lasting[at.REFUSED]), int(lasting[at.LACK])
-        if refused > self._told:
-            self._told = refused
-            raise ValueError(
-                f"table {self.table.name!r} has {self.cache.slots:,} rows on {self.device}, and the batches in flight "
-                f"needed {lack:,} more: an earlier lookup took its rows for zeros, and none was lost or changed. Give "
-                f"it cache={self.cache.slots + lack} or more, smaller batches, or a step after each of them"
-            )
+        """The slots int64 of ids of this table alone, whose rows stay on the device as the flight does."""
+        slots, runs = ids.clone(), Runs.make([self.run(0, len(ids))], self.device, self.sizes.ids)
+        return slots, self.tier.admit(ids, runs, slots)
 
     # -- all rows -----------------------------------------------------------------------------------------
 
-    def _column(self, name: str) -> int:
-        return 0 if name == ROWS else 1 + list(self.states).index(name)
-
     def columns(self, at: Tensor) -> dict[str, Tensor]:
         """Rows and state of slots int64 by name, copied to the CPU."""
-        return {name: self._read(name, at) for name in (ROWS, *self.states)}
+        return {name: self._read(name, at) for name in (ROWS, *(self.rule.names if self.rule else ()))}
 
     def _read(self, name: str, at: Tensor) -> Tensor:
-        column = self._column(name)
+        column = self.tier.place(self, name)
         like = self.cache.columns[column].hot
         parts = at.split(rows_of_part(like[:1].nbytes))
-        _wait(self._admitted, self.device)
-        return torch.cat([tiers.read(self.cache, column, part.to(self.device)).cpu() for part in parts])
+        return torch.cat([self.tier.read(column, self._numbers(part)).cpu() for part in parts])
 
     def _write(self, name: str, at: Tensor, given: Tensor | float) -> None:
-        column = self._column(name)
+        column = self.tier.place(self, name)
         like, size = self.cache.columns[column].hot, rows_of_part(self.cache.columns[column].hot[:1].nbytes)
-        _wait(self._admitted, self.device)
         for first in range(0, len(at), size):
-            part = at[first : first + size].to(self.device)
+            part = self._numbers(at[first : first + size])
             new = given[first : first + size] if isinstance(given, Tensor) else like.new_tensor(given)
-            tiers.write(self.cache, column, part, new.to(like).expand(len(part), *like.shape[1:]))
-        self._touched = _moment(self.device)
+            self.tier.write(column, part, new.to(like).expand(len(part), *like.shape[1:]))
+
+    def _numbers(self, at: Tensor) -> Tensor:
+        """Rows of the class, on the device; those that are none stay so."""
+        there = at.to(self.device)
+        return torch.where(there < 0, there, there + self.base)
 
     def overwrite(self, first: int, rows: Tensor) -> None:
         """Give rows, from the first on, other values; their state stays."""
@@ -169,9 +156,8 @@ class TieredStore(DeviceStore):
 
     def lookup(self, ids: Tensor) -> Tensor:
         rows = self._at(resolve(self.table, ids.to(self.device)))
-        _wait(self._admitted, self.device)
-        found = tiers.read(self.cache, 0, rows)
-        self._touched = _moment(self.device)
+        found = self.tier.read(0, self._numbers(rows))
+        self.tier.touch()
         return found
 
     def snapshot(self) -> Snapshot:
@@ -191,10 +177,10 @@ class TieredStore(DeviceStore):
             self._write(column.name, every, column.fill)
 
     def _initialise(self, at: Tensor | None = None) -> None:
-        size = rows_of_part(self.there[:1].nbytes)
+        size = rows_of_part(self.dim * self.dtype.itemsize)
         parts = torch.arange(len(self)).split(size) if at is None else at.split(1)
         for part in parts:  # a run of rows
-            made = torch.empty(len(part), self.dim, device=self.device)
+            made = torch.empty(len(part), self.dim, dtype=self.dtype, device=self.device)
             first, stride, column = self.part
             draw_initial(self.table.init, made, self.key, None, Part(first + int(part[0]) * stride, stride, column))
             self._write(ROWS, part, made)
@@ -202,40 +188,52 @@ class TieredStore(DeviceStore):
     # -- figures ------------------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
+        """Those of the row update are its own; what was admitted and moved is that of all tables of its class."""
         figures = self.cache.figures()
         moved = {"ids": figures.ids, "cold_ids": figures.cold_ids, "moved_rows": figures.moved}
         return {**super().counters(), **moved, "bytes_each_way": figures.bytes_each_way}
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row with the state that its rule needs."""
+        return self.dim * self.dtype.itemsize + sum(values[:1].nbytes for values in self.states.values())
+
     def memory(self) -> dict[str, float]:
+        kept = self.table.cold_dtype
+        cold = packed_width(self.dim, kept) * kept.itemsize
+        rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
         state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
-        rows = self.cache.row_bytes * len(self) - state
-        index = self.cache.directory.nbytes + self.cache.owner.nbytes + self.cache.stamp.nbytes
+        index = ENTRY * len(self) + SLOT * self.slots
         return {
             **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},
-            "overhead_per_row": index / len(self),
+            "overhead_per_row": index / max(1, len(self)),
         }
 
     # -- copies -------------------------------------------------------------------------------------------
 
     def __reduce__(self) -> tuple:
-        return _remade, (self.table, self.seed, self.device, self.cache.slots, self.share, self.snapshot())
+        return _remade, (self.table, self.seed, self.device, self.slots, self.share, self.snapshot())
 
     def __deepcopy__(self, memo: dict) -> TieredStore:
-        return _remade(self.table, self.seed, self.device, self.cache.slots, self.share, self.snapshot())
+        return _remade(self.table, self.seed, self.device, self.slots, self.share, self.snapshot())
 
 
-def _moment(device: torch.device) -> Any:
-    return None if device.type == "cpu" else torch.cuda.current_stream(device).record_event()
+def begins_of(stores: Mapping[str, DeviceStore]) -> tuple[dict[str, int], int]:
+    """Where the rows that kernels see of each table begin among those of all, and how many those are.
 
-
-def _wait(moment: Any, device: torch.device) -> None:
-    if moment is not None:
-        torch.cuda.current_stream(device).wait_event(moment)
+    Tables that share slots begin at the same one: no two rows are in a slot at a time.
+    """
+    begins: dict[Any, int] = {}
+    end, made = 0, {}
+    for name, store in stores.items():
+        memory = store.tier if isinstance(store, TieredStore) else store
+        if memory not in begins:
+            begins[memory], end = end, end + len(store.there)
+        made[name] = begins[memory]
+    return made, end
 
 
 def _remade(
     table: Table, seed: int, device: torch.device, slots: int, share: Share, snapshot: Snapshot
 ) -> TieredStore:  # fmt: skip
-    made = TieredStore(table, seed, device, slots, share)
-    made.restore(snapshot)
-    return made
+    return TieredStore(table, seed, device, slots, share, begins=snapshot)

@@ -1,23 +1,40 @@
-"""Tiers: rows of tiered tables come to the device before they are looked up, while the batch before computes."""
+"""Tiers: rows of tiered tables come to the device before they are looked up, while the batch before computes.
+
+Two streams work beside each other: lookups, graphs and steps are on the current one, admissions on the gate. These keep
+them apart:
+
+- An admission begins when the ids are there and the last step that landed is done. What it moves is of no batch in
+  flight, and what it writes beside that (directory, stamps, slots) no lookup reads; the next admission is behind it.
+- A lookup, or the copy of slots into the memory that a graph reads, waits for the end of its admission.
+- That copy is on the stream of the replays: behind the last one that reads those slots, before the next.
+- A flight is kept from the admission until the step has taken the gradients, by the lookup, then by the queue. It lands
+  on the stream of the step, behind the update: only then may its rows go.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from hybridrec.embedding.gpu.layout import MOST_LAYOUTS
 from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.ops.row_cache.runs import Runs
 from hybridrec.types import IdBlock
+from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
-    from hybridrec.embedding.gpu.tiered_store import Flight, TieredStore
+    from hybridrec.embedding.gpu.tier_class import Flight, TierClass
+    from hybridrec.embedding.gpu.tiered_store import TieredStore
 
 NO_GRAPH = (
-    "a lookup of tiered tables cannot be part of a CUDA graph: which rows are on the device is decided ahead of it; "
-    "run the step without a graph"
+    "a lookup of tiered tables is part of a CUDA graph only where its ids are those of the batch as it comes: which "
+    "rows are on the device is decided ahead; run the step without a graph"
 )
 
 
@@ -29,13 +46,21 @@ class _Expected(NamedTuple):
     there: Any  # the event after which its ids can be read
 
 
-class _Admitted(NamedTuple):
-    """Ids of a block that have their slots."""
+class Admitted(NamedTuple):
+    """A block whose ids of tiered tables have their slots."""
 
-    runs: list[tuple[slice, Tensor]]  # where they are in the block
+    values: Tensor  # its ids, slots in the places of those
     flights: tuple[Flight, ...]
     ready: Any  # the event after which the slots can be read, and the rows are there
     version: int
+
+
+@dataclass(eq=False)
+class _Fixed:
+    """Slots of a block that stays where it is, for a graph to read."""
+
+    slots: Tensor
+    read: bool = False  # whether a graph does
 
 
 class Tiers:
@@ -45,82 +70,132 @@ class Tiers:
     """
 
     def __init__(self, stores: Mapping[str, TieredStore], features: Sequence[FeatureSpec], gate: Any) -> None:
-        fed = {name: [feature.name for feature in features if feature.table == name] for name in stores}
-        self._features = {name: mine for name, mine in fed.items() if mine}
-        self._stores = {name: stores[name] for name in self._features}
+        self._fed: dict[TierClass, list[tuple[str, TieredStore]]] = {}
+        for feature in features:
+            if (store := stores.get(feature.table)) is not None:
+                self._fed.setdefault(store.tier, []).append((feature.name, store))
         self._gate = gate
         self._spread = any(feature.group > 1 for feature in features)  # ids are not yet those of rows
         self._coming: Any = WeakTensorKeyDictionary()  # by the ids of a block, which may go without a lookup
+        self._lock = threading.Lock()  # of those: another thread brings blocks
         self._ahead: Any = WeakTensorKeyDictionary()
+        self._fixed: Any = WeakTensorKeyDictionary()
+        self._runs: dict[Any, list[tuple[TierClass, Runs]]] = {}  # by the shape of blocks
 
     def __bool__(self) -> bool:
-        return bool(self._stores)
+        return bool(self._fed)
 
     def watch(self) -> None:
         """Raise if an earlier lookup needed more rows than there is room for."""
-        for store in self._stores.values():
-            store.watch()
+        for tier in self._fed:
+            tier.watch()
 
     def expect(self, block: IdBlock) -> None:
         """A lookup of this very block will come, when the current stream has brought it."""
-        if self._stores and not self._spread:
-            self._coming[block.values] = _Expected(block.names, block.starts, self._moment(block.values))
+        if self._fed and not self._spread:
+            with self._lock:
+                self._coming[block.values] = self._expected(block)
 
-    def slots(self, block: IdBlock, ids: Tensor) -> tuple[Tensor, tuple[Flight, ...]]:
-        """The ids of a block with slots for those of tiered tables, and what keeps their rows there."""
-        if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+    def slots(self, block: IdBlock) -> tuple[Tensor, tuple[Flight, ...]]:
+        """The ids of a block with slots for those of tiered tables, and what keeps their rows there.
+
+        Within a capture they are what each replay finds in their memory: see `fix`.
+        """
+        if not capturing(block.values.device):
+            return self.take(block)[:2]
+        if block.values not in self._fixed:
             raise RuntimeError(NO_GRAPH)
-        self._coming.pop(block.values, None)
-        found = self._ahead.pop(block.values, None)
+        fixed: _Fixed = self._fixed[block.values]
+        fixed.read = True
+        return fixed.slots, ()
+
+    def take(self, block: IdBlock) -> Admitted:
+        """The slots of a block, for what is launched from now on: those of its admission ahead, if it had one."""
+        with self._lock:
+            self._coming.pop(block.values, None)
+        found: Admitted | None = self._ahead.pop(block.values, None)
         if found is None or found.version != _version(block.values):
+            found = None
+            self._ahead.clear()  # one that goes on waiting would keep all that come after it; it comes anew
             self.land()
-            now = _Expected(block.names, block.starts, self._moment(block.values))
-            found = self._admit(ids, block.values, now)
-        values = ids.clone()
+            found = self._admit(block.values, self._expected(block))
         if found.ready is not None:
-            torch.cuda.current_stream(ids.device).wait_event(found.ready)
-        for run, mine in found.runs:
-            values[run].copy_(mine)
-            if mine.is_cuda:
-                mine.record_stream(torch.cuda.current_stream(ids.device))
-        return values, found.flights
+            stream = torch.cuda.current_stream(block.values.device)
+            stream.wait_event(found.ready)
+            found.values.record_stream(stream)
+        return found
 
     def go_on(self) -> None:
         """Admit the block that is expected next, beside what was launched until now."""
         self.land()
-        if not self._ahead and self._coming:
-            values = next(iter(self._coming.keys()))
-            self._ahead[values] = self._admit(values, values, self._coming.pop(values))
+        if self._ahead:
+            return
+        with self._lock:
+            values = next(iter(self._coming.keys()), None)
+            block = None if values is None else self._coming.pop(values)
+        if values is not None and block is not None:
+            self._ahead[values] = self._admit(values, block)
 
     def land(self) -> None:
         """Rows that no lookup needs any more may go."""
-        for store in self._stores.values():
-            store.land()
+        for tier in self._fed:
+            tier.land()
 
-    def _admit(self, ids: Tensor, values: Tensor, block: _Expected) -> _Admitted:
+    # -- as part of a CUDA graph --------------------------------------------------------------------------
+
+    def fix(self, block: IdBlock) -> None:
+        """Captured lookups of this very block, which stays where it is, shall read their slots from memory that stays.
+
+        Before each replay, what `fixed` says belongs there.
+        """
+        if self._fed and not self._spread:
+            self._fixed[block.values] = _Fixed(torch.full_like(block.values, NO_ID))
+
+    def fixed(self, fixed: IdBlock, block: IdBlock) -> tuple[Tensor, Admitted] | None:
+        """The memory that a graph reads the slots of a fixed block from, and those of a block that take its place."""
+        there: _Fixed | None = self._fixed.get(fixed.values)
+        return None if there is None or not there.read else (there.slots, self.take(block))
+
+    # -- admissions ---------------------------------------------------------------------------------------
+
+    def _admit(self, values: Tensor, block: _Expected) -> Admitted:
         version = _version(values)
         if self._gate is None:
-            return _Admitted(*self._admit_all(ids, block), None, version)
+            return Admitted(*self._admit_all(values, block), None, version)
         self._gate.wait_event(block.there)
-        ids.record_stream(self._gate)
+        values.record_stream(self._gate)
         with torch.cuda.stream(self._gate):
-            runs, flights = self._admit_all(ids, block)
-        return _Admitted(runs, flights, self._gate.record_event(), version)
+            slots, flights = self._admit_all(values, block)
+        return Admitted(slots, flights, self._gate.record_event(), version)
 
-    def _admit_all(
-        self, ids: Tensor, block: _Expected
-    ) -> tuple[list[tuple[slice, Tensor]], tuple[Flight, ...]]:  # fmt: skip
-        runs, flights = [], []
-        for name, store in self._stores.items():
-            at = [block.names.index(feature) for feature in self._features[name]]
-            places = [slice(block.starts[i], block.starts[i + 1]) for i in at]
-            slots, flight = store.admit(torch.cat([ids[place] for place in places]))
-            runs += zip(places, slots.split([place.stop - place.start for place in places]), strict=True)
-            flights.append(flight)
-        return runs, tuple(flights)
+    def _admit_all(self, values: Tensor, block: _Expected) -> tuple[Tensor, tuple[Flight, ...]]:
+        runs = self._runs_of(block)
+        written = sum(each.count for _, each in runs) == len(values)
+        out = torch.empty_like(values) if written else values.clone()
+        return out, tuple(tier.admit(values, each, out) for tier, each in runs)
 
-    def _moment(self, values: Tensor) -> Any:
-        return None if self._gate is None else torch.cuda.current_stream(values.device).record_event()
+    def _runs_of(self, block: _Expected) -> list[tuple[TierClass, Runs]]:
+        """Which ids of blocks of this shape are of which class; made on the stream that reads it."""
+        kind = block.names, tuple(block.starts)
+        if kind not in self._runs:
+            if len(self._runs) >= MOST_LAYOUTS:  # ragged blocks are all different
+                self._runs.clear()
+            self._runs[kind] = [(tier, self._make(tier, fed, block)) for tier, fed in self._fed.items()]
+        return self._runs[kind]
+
+    def _make(self, tier: TierClass, fed: list[tuple[str, TieredStore]], block: _Expected) -> Runs:
+        places = [(block.names.index(name), store) for name, store in fed]
+        runs = [store.run(block.starts[at], block.starts[at + 1] - block.starts[at]) for at, store in places]
+        return Runs.make(runs, tier.device, tier.cache.sizes.ids)
+
+    def _expected(self, block: IdBlock) -> _Expected:
+        there = None if self._gate is None else torch.cuda.current_stream(block.values.device).record_event()
+        return _Expected(block.names, block.starts, there)
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is launched on a device becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _version(values: Tensor) -> int:

@@ -77,11 +77,14 @@ def round_stochastic(key: int, ids: np.ndarray, rows: np.ndarray, step: int, dty
     >>> round_stochastic(7, np.array([5]), np.array([[1.0, -2.5]], np.float32), 1, "float16").view(np.float16)
     array([[ 1. , -2.5]], dtype=float16)
     """
-    dim = rows.shape[1]
+    return round_with(rows, rounding(key, ids, rows.shape[1], step), dtype)
+
+
+def rounding(key: int, ids: np.ndarray, dim: int, step: int) -> np.ndarray:
+    """What the rounding of rows at a step is drawn by, uint16 [n, dim]."""
     blocks = np.arange(-(-dim // 8))
     words = philox4x32(_counters(ids, blocks, ROUNDING + step % (2**32 - 2)), key)
-    draws = _halves(words).reshape(len(ids), 8 * len(blocks))[:, :dim]
-    return round_with(rows, draws, dtype)
+    return _halves(words).astype(np.uint16).reshape(len(ids), 8 * len(blocks))[:, :dim]
 
 
 def round_with(rows: np.ndarray, draws: np.ndarray, dtype: HalfType) -> np.ndarray:

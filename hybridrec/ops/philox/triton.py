@@ -27,22 +27,22 @@ def _picked(a, b, c, d, column):
 
 
 @triton.jit
-def _draws(key, id, purpose, column, WIDTH: tl.constexpr, ANYWHERE: tl.constexpr):
+def draws(key, id, purpose, column, WIDTH: tl.constexpr, ANYWHERE: tl.constexpr):
     """Sixteen random bits for each of WIDTH columns of ids [n], from column [n] on, uint32 [n, WIDTH]."""
     if ANYWHERE:
         columns = column[:, None].to(tl.int32) + tl.arange(0, WIDTH)[None, :]
         a, b, c, d = _words(key, id, (columns // 8).to(tl.uint32), purpose)
-        draws = _picked(a, b, c, d, columns % 8)
+        found = _picked(a, b, c, d, columns % 8)
     else:
         BLOCKS: tl.constexpr = (WIDTH + 7) // 8
         block = (column[:, None].to(tl.int32) // 8 + tl.arange(0, BLOCKS)[None, :]).to(tl.uint32)
         a, b, c, d = _words(key, id, block, purpose)
         if WIDTH >= 8:
             words = tl.interleave(tl.interleave(a, c), tl.interleave(b, d))
-            draws = tl.interleave(words & 0xFFFF, words >> 16)
+            found = tl.interleave(words & 0xFFFF, words >> 16)
         else:
-            draws = _picked(a, b, c, d, tl.arange(0, WIDTH)[None, :])
-    return draws
+            found = _picked(a, b, c, d, tl.arange(0, WIDTH)[None, :])
+    return found
 
 
 @triton.jit
@@ -69,8 +69,21 @@ def round_stochastic(x, key, id, purpose, column, HALF: tl.constexpr, ANYWHERE: 
     They begin at a column [n] of the whole row, which is a multiple of eight unless ANYWHERE: then each number takes a
     draw of its own.
     """
-    draw = _draws(key, id, purpose, column, x.shape[1], ANYWHERE)
-    bits = x.to(tl.uint32, bitcast=True)
-    size = bits & 0x7FFFFFFF
+    draw = draws(key, id, purpose, column, x.shape[1], ANYWHERE)
+    size = x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
     half = _float16(size, draw) if HALF == tl.float16 else _bfloat16(size, draw)
-    return (((bits >> 16) & 0x8000) | half).to(tl.uint16).to(HALF, bitcast=True)
+    return _signed(half, x, HALF)
+
+
+@triton.jit
+def round_nearest(x, HALF: tl.constexpr):
+    """Numbers float32 in a half type, to nearest even. Triton's interpreter would cut bfloat16 off."""
+    size = x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
+    half = _bfloat16(size, 0x7FFF + ((size >> 16) & 1))
+    return x.to(HALF) if HALF == tl.float16 else _signed(half, x, HALF)
+
+
+@triton.jit
+def _signed(half, x, HALF: tl.constexpr):
+    """The half type of these bits, with the signs of numbers float32."""
+    return (((x.to(tl.uint32, bitcast=True) >> 16) & 0x8000) | half).to(tl.uint16).to(HALF, bitcast=True)

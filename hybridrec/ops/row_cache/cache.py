@@ -57,10 +57,17 @@ class Sizes:
 
 
 class Column(NamedTuple):
-    """Rows, or one column of their state: [slots, width] on the device, [rows - slots, width] on the host."""
+    """Rows, or one column of their state: [slots, width] on the device, [rows - slots, width] on the host.
+
+    Where the host has another type, rows are packed on their way: float32 ones, as packing.py has it.
+    """
 
     hot: Tensor
     cold: Tensor
+
+    @property
+    def packs(self) -> bool:
+        return self.hot.dtype != self.cold.dtype
 
 
 class Admitted(NamedTuple):
@@ -109,6 +116,7 @@ class RowCache:
     passing: Tensor  # int64 [PASSING]
     sizes: Sizes
     columns: list[Column] = field(default_factory=list)  # rows, then state
+    key: int = 0  # what the rounding of rows that are packed is drawn by
 
     @classmethod
     def make(cls, rows: int, slots: int, device: torch.device, sizes: Sizes = Sizes()) -> RowCache:  # noqa: B008
@@ -140,10 +148,15 @@ class RowCache:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row with its state."""
+        """Bytes of a hot row with its state."""
         return sum(column.hot[:1].nbytes for column in self.columns)
+
+    @property
+    def cold_bytes(self) -> int:
+        """Bytes of a cold row with its state, which are those that move."""
+        return sum(cold.shape[1:].numel() * cold.dtype.itemsize for _, cold in self.columns)  # there may be none
 
     def figures(self) -> Figures:
         """What happened so far; waits for the device."""
         now, _, ids, cold, moved, refused, lack, _ = self.lasting.tolist()
-        return Figures(now, ids, cold, moved, moved * self.row_bytes, refused, lack)
+        return Figures(now, ids, cold, moved, moved * self.cold_bytes, refused, lack)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridrec.ops.row_cache.cache import Admitted, RowCache, of
+from hybridrec.ops.row_cache.cache import Admitted, Column, RowCache, of
+from hybridrec.ops.row_cache.packing import draws_of, pack, unpack
 from hybridrec.types.id_block import NO_ID
 
 
@@ -71,9 +72,20 @@ def _sweep(cache: RowCache, wanted: int, spares: bool) -> list[int]:
 def _exchange(cache: RowCache, row: int, slot: int) -> None:
     """A cold row takes a slot, and the row that was there takes its place."""
     place, out = ~int(cache.directory[row]), int(cache.owner[slot])
-    for hot, cold in cache.columns:
-        hot[slot], cold[place] = cold[place].clone(), hot[slot].clone()
+    for column in cache.columns:
+        goes = _packed(cache, column, place, slot)
+        column.hot[slot] = unpack(column.cold[place:][:1], column.hot)[0]
+        column.cold[place] = goes
     cache.directory[row], cache.directory[out], cache.owner[slot] = slot, ~place, row
+
+
+def _packed(cache: RowCache, column: Column, place: int, slot: int) -> Tensor:
+    """The row of a slot as it is kept in a place, a copy; rounded by chance, so that no small change is always lost."""
+    row = column.hot[slot:][:1].clone()
+    if column.packs:
+        number = int(cache.lasting[of.NOW])
+        return pack(row, column.cold.dtype, draws_of(cache.key, torch.tensor([place]), row.shape[1], number))[0]
+    return row[0]
 
 
 def read(cache: RowCache, column: int, rows: Tensor) -> Tensor:
@@ -83,14 +95,20 @@ def read(cache: RowCache, column: int, rows: Tensor) -> Tensor:
     for i, row in enumerate(rows.tolist()):
         if 0 <= row < len(cache.directory):
             entry = int(cache.directory[row])
-            found[i] = hot[entry] if entry >= 0 else cold[~entry]
+            found[i] = hot[entry] if entry >= 0 else unpack(cold[~entry:][:1], hot)[0]
     return found
 
 
 def write(cache: RowCache, column: int, rows: Tensor, values: Tensor) -> None:
-    """Give different rows other values [N, width] in a column, wherever they are; those outside are passed over."""
+    """Give different rows other values [N, width] in a column, wherever they are; those outside are passed over.
+
+    Cold ones get the nearest that can be kept.
+    """
     hot, cold = cache.columns[column]
     for row, value in zip(rows.tolist(), values, strict=True):
         if 0 <= row < len(cache.directory):
             entry = int(cache.directory[row])
-            (hot if entry >= 0 else cold)[entry if entry >= 0 else ~entry] = value
+            if entry >= 0:
+                hot[entry] = value
+            else:
+                cold[~entry] = pack(value[None], cold.dtype)[0]

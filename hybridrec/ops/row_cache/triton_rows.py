@@ -1,7 +1,7 @@
 """Rows of both tiers on the GPU: exchanged between them, read and written wherever they are.
 
-Values are copied as whole words, never as numbers, so that no bit of them changes. Memory of the host is pinned, and
-kernels reach it over the link.
+Values are copied as whole words, never as numbers, so that no bit of them changes; columns that are packed on their way
+have kernels of their own. Memory of the host is pinned, and kernels reach it over the link.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hybridrec.ops.row_cache.cache import RowCache, of
+from hybridrec.ops.row_cache.cache import Column, RowCache, of
+from hybridrec.ops.row_cache.triton_packed import exchange_packed, read_packed, write_packed
 
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
@@ -90,41 +91,56 @@ def write_rows(
 def exchange(cache: RowCache, places: Tensor, victims: Tensor) -> None:
     """The rows of these slots and those of these places change over, in every column."""
     for column in cache.columns:
-        hot, cold = map(_words, column)
-        shape = _shape(cache, hot)
+        hot, cold, shape = _parts(cache, column)
         programs = min(cache.sizes.movers, triton.cdiv(len(places), shape["N"]))
-        exchange_rows[(programs,)](hot, cold, places, victims, cache.passing, **shape)
+        if column.packs:
+            state = cache.lasting, cache.passing, cache.key
+            exchange_packed[(programs,)](hot, cold, places, victims, *state, **shape)
+        else:
+            exchange_rows[(programs,)](hot, cold, places, victims, cache.passing, **shape)
 
 
 def read(cache: RowCache, column: int, rows: Tensor) -> Tensor:
     """The rows [N, width] of these numbers in a column, from wherever they are; zeros for those outside."""
     hot = cache.columns[column].hot
     out = torch.empty(len(rows), *hot.shape[1:], dtype=hot.dtype, device=hot.device)
-    _everywhere(read_rows, cache, column, rows, out)
+    _everywhere(read_packed if cache.columns[column].packs else read_rows, cache, column, rows, out)
     return out
 
 
 def write(cache: RowCache, column: int, rows: Tensor, values: Tensor) -> None:
-    """Give different rows other values [N, width] in a column, wherever they are; those outside are passed over."""
-    _everywhere(write_rows, cache, column, rows, values.contiguous())
+    """Give different rows other values [N, width] in a column, wherever they are; those outside are passed over.
+
+    Cold ones get the nearest that can be kept.
+    """
+    kernel = write_packed if cache.columns[column].packs else write_rows
+    _everywhere(kernel, cache, column, rows, values.contiguous())
 
 
 def _everywhere(kernel: Any, cache: RowCache, column: int, rows: Tensor, values: Tensor) -> None:
     if len(rows):
-        hot, cold = map(_words, cache.columns[column])
-        shape, count = _shape(cache, hot), len(cache.directory)
-        given = hot, cold, cache.directory, rows, _words(values), len(rows), count
-        kernel[(triton.cdiv(len(rows), shape["N"]),)](*given, **shape)
+        hot, cold, shape = _parts(cache, cache.columns[column])
+        given = values if cache.columns[column].packs else _words(values)
+        to = hot, cold, cache.directory, rows, given, len(rows), len(cache.directory)
+        kernel[(triton.cdiv(len(rows), shape["N"]),)](*to, **shape)
 
 
 def _words(values: Tensor) -> Tensor:
     """The same memory as integers [n, words], of 4 bytes where a row has a whole number of those."""
-    flat = values.view(len(values), -1)
+    flat = values.view(len(values), values.shape[1:].numel())  # of which there may be none
     size = 4 if flat.shape[1] * flat.dtype.itemsize % 4 == 0 else flat.dtype.itemsize
     return flat.view(WORDS[size])
 
 
-def _shape(cache: RowCache, words: Tensor) -> dict[str, int]:
-    """How many words a row has, and how many rows a program has in hand."""
-    width = 1 << (words.shape[1] - 1).bit_length()
-    return {"D": words.shape[1], "WIDTH": width, "N": max(1, cache.sizes.numbers // width)}
+def _parts(cache: RowCache, column: Column) -> tuple[Tensor, Tensor, dict[str, int]]:
+    """A column as its kernels have it, and the words or numbers of a row, and how many rows a program has in hand."""
+    if not column.packs:
+        hot, cold = map(_words, column)
+        return hot, cold, _shape(cache, hot.shape[1])
+    hot, cold = column
+    return hot, cold, {**_shape(cache, hot.shape[1], least=4), "ROW": cold.shape[1]}
+
+
+def _shape(cache: RowCache, count: int, least: int = 1) -> dict[str, int]:
+    width = max(least, 1 << (count - 1).bit_length())
+    return {"D": count, "WIDTH": width, "N": max(1, cache.sizes.numbers // width)}

@@ -15,7 +15,7 @@ ELEMENTS = 1024  # numbers that a program copies
 
 @triton.jit
 def gather_rows(
-    values,  # int64 [N]: rows
+    values,  # int64 [N]: rows; zeros for one below 0
     lines,  # int64 [L, 4]: address of the table, begin and number of rows, where their numbers begin in the output
     first_programs,  # int32 [L + 1]
     out,  # float32
@@ -37,7 +37,7 @@ def gather_rows(
     row = tl.load(values + tl.load(line + 1) + i, mask=mask, other=0)
     columns = tl.arange(0, WIDTH)
     inside = mask[:, None] & (columns[None, :] < D)
-    x = tl.load(table + row[:, None] * D + columns[None, :], mask=inside, other=0.0)
+    x = tl.load(table + row[:, None] * D + columns[None, :], mask=inside & (row >= 0)[:, None], other=0.0)
     to = tl.multiple_of(tl.load(line + 3), ALIGN) + i.to(tl.int64)[:, None] * D + columns[None, :]
     tl.store(out + to, x.to(tl.float32), mask=inside)
 

@@ -42,19 +42,22 @@ class Of(NamedTuple):
 
     # What the rounding of half rows is drawn by, int64, in a line per table: its key, the last word of the counter,
     # and of a share of a table the id of its first row, how far it is to the next one, and the first column. Where rows
-    # have any ids, the address of those, int64; else 0.
+    # change places, the address of int32 numbers of those that are there, and where they have any ids, that of those,
+    # int64; else 0.
     KEY: int = 0
     PURPOSE: int = 1
     FIRST_ID: int = 2
     STRIDE: int = 3
     COLUMN: int = 4
-    IDS: int = 5
-    KEYS: int = 6
+    OWNERS: int = 5
+    IDS: int = 6
+    KEYS: int = 7
 
-    # Which rows half tables hold: one of three, and LISTED is added where some have any ids.
+    # Which rows half tables hold: one of four, and LISTED is added where some have any ids.
     WHOLE: int = 0  # all
     SHARE: int = 1  # shares whose columns begin at a multiple of eight
-    ANYWHERE: int = 2  # shares that begin anywhere
+    OWNED: int = 2  # the same, of which some rows are here at a time
+    ANYWHERE: int = 3  # shares that begin anywhere
     LISTED: int = 4
 
 

@@ -24,6 +24,24 @@ from hybridrec.ops.row_update.numbers import RULES, of
 from hybridrec.optim.rule import RowStep
 
 
+class Drawn(NamedTuple):
+    """What the rounding of a half table's rows is drawn by.
+
+    `owners` is the address of their numbers, or 0; `ids` that of their ids, where they may have any.
+    """
+
+    key: int
+    part: Part = ALL
+    owners: int = 0
+    ids: int | None = None
+
+    @property
+    def held(self) -> int:
+        if self.part.column % 8:
+            return of.ANYWHERE
+        return of.OWNED if self.owners else of.WHOLE if self.part == ALL else of.SHARE
+
+
 class Launch(NamedTuple):
     """How a kernel is launched; found best on an H200 for dimensions 8 to 128."""
 
@@ -139,6 +157,11 @@ def _rounded(w, row, table, mask, keys, ROW: tl.constexpr, HELD: tl.constexpr):
     key, purpose = tl.load(line + of.KEY, mask=mask, other=0), tl.load(line + of.PURPOSE, mask=mask, other=0)
     id, column = row, table * 0
     if HELD % of.LISTED != of.WHOLE:
+        if HELD % of.LISTED >= of.OWNED:
+            owners = tl.load(line + of.OWNERS, mask=mask, other=0)
+            owned = mask & (owners != 0)
+            number = tl.load(owners.to(tl.pointer_type(tl.int32)) + row, mask=owned, other=0)
+            row = tl.where(owned, number, row)
         stride = tl.load(line + of.STRIDE, mask=mask, other=0)
         id = tl.load(line + of.FIRST_ID, mask=mask, other=0) + row.to(tl.int64) * stride
         column = tl.load(line + of.COLUMN, mask=mask, other=0)
@@ -327,31 +350,31 @@ def step_numbers(names: Sequence[str], steps: Mapping[str, RowStep]) -> list[tup
 
 
 def step_keys(
-    keys: Sequence[tuple[int, Part, int] | None], names: Sequence[str], steps: Mapping[str, RowStep]
+    keys: Sequence[Drawn | None], names: Sequence[str], steps: Mapping[str, RowStep]
 ) -> list[tuple[int, ...]]:
-    """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key.
-
-    A key comes with the part of the table that is here, and the address of the ids of its rows, or 0.
-    """
+    """What the rounding of each table is drawn by, as int64; zeros for a table that takes no step, or has no key."""
     none = (0,) * of.KEYS
     return [
-        none if key is None or name not in steps else _keys(*key, steps[name].step)
+        none if key is None or name not in steps else _keys(key, steps[name].step)
         for key, name in zip(keys, names, strict=True)
     ]
 
 
-def _keys(key: int, part: Part, ids: int, step: int) -> tuple[int, ...]:
-    return _signed(key), ROUNDING + step % (2**32 - 2), *part, ids
+def _keys(drawn: Drawn, step: int) -> tuple[int, ...]:
+    return _signed(drawn.key), ROUNDING + step % (2**32 - 2), *drawn.part, drawn.owners, drawn.ids or 0
 
 
-def holding(parts: Iterable[Part], listed: bool = False) -> int:
-    """What kernels must reckon with where they round rows of these parts: the more, the more they have to load.
+def holding(drawn: Iterable[Drawn]) -> int:
+    """What kernels must reckon with where they round rows of these tables: the more, the more they have to load.
 
-    >>> holding([]), holding([Part(1, 4), Part(column=8)]), holding([Part(), Part(column=6)]), holding([], listed=True)
-    (0, 1, 2, 4)
+    >>> holding([]), holding([Drawn(7, Part(1, 4)), Drawn(7, Part(column=8))]), holding([Drawn(7), Drawn(7, owners=4)])
+    (0, 1, 2)
+    >>> holding([Drawn(7), Drawn(7, ids=4)])
+    4
     """
-    kinds = [of.ANYWHERE if part.column % 8 else of.WHOLE if part == ALL else of.SHARE for part in parts]
-    return max(kinds, default=of.WHOLE) + of.LISTED * listed
+    found = list(drawn)
+    listed = any(each.ids is not None for each in found)
+    return max((each.held for each in found), default=of.WHOLE) + of.LISTED * listed
 
 
 def _signed(bits: int) -> int:

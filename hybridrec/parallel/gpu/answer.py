@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes
 from hybridrec.embedding.gpu.lookup import NO_FAULT, Looked
+from hybridrec.embedding.gpu.tiers import Tiers
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest
@@ -51,7 +52,9 @@ class Holding:
         kinds = sorted({(fact.dim, str(fact.dtype)) for fact in self.asked})
         by_kind = [[n for n, f in enumerate(self.asked) if (f.dim, str(f.dtype)) == kind] for kind in kinds]
         self.kinds = [(np.array(mine), self.asked[mine[0]]) for mine in by_kind]  # what one launch copies
-        self.rows_of = {name: len(store) for name, store in group.stores.items()}
+        self.rows_of = {name: len(store.there) for name, store in group.stores.items()}
+        tiered = [spec for spec in self.specs if spec.table in group.tiered]
+        self.tiers = Tiers(group.tiered, tiered, group.gate)
         self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
         self._shapes: dict[object, Shapes] = {}
 
@@ -109,9 +112,9 @@ class DeviceAnswers:
         self.counts = np.concatenate([rows[:, holding.rows], copied], axis=1)  # [world, asked]
         self.hot, self.sizes = hot[:, holding.bags], sizes[:, holding.bags]  # [world, bags]
         home = np.arange(routes.world)[:, None] == routes.rank
-        sent = np.concatenate([rows[:, holding.rows], copied * home], axis=1)  # of which vectors go back
+        self._sent = np.concatenate([rows[:, holding.rows], copied * home], axis=1)  # of which vectors go back
         self._cut()
-        self._place(sent)
+        self._place()
         self.layout = self._layout()
 
     def _cut(self) -> None:
@@ -125,9 +128,9 @@ class DeviceAnswers:
         self._weights = self._ids + bags
         self._rest = self._weights + packed
 
-    def _place(self, sent: np.ndarray) -> None:
+    def _place(self) -> None:
         """Numbers of each message of vectors and of gradients, and the lines of rows that go back."""
-        of, world = self.of, len(self.batches)
+        of, world, sent = self.of, len(self.batches), self._sent
         bags = np.array(self.batches) * of.bag_width
         self._bags_before = int(bags.sum())
         numbers = sent * of.widths
@@ -178,7 +181,8 @@ class DeviceAnswers:
         block = IdBlock.trusted(names, values, tuple(self.starts), tuple(hotness), offsets, None, sum(self.batches))
         bag_of = torch.empty(0, dtype=torch.int32, device=values.device)
         self.looked = Answered(block, self.layout, of.specs, of.rows_of, weights, bag_of, None)
-        self._ids_there, self._copied = values, None
+        self._rows_asked = self._ids_there = values
+        self._copied = None
 
     def _pieces(self, values: Tensor, firsts: np.ndarray) -> list[Tensor]:
         """The runs of all bag units, of one after the other those of all ranks; `firsts` has where ranks begin."""
@@ -211,11 +215,19 @@ class DeviceAnswers:
         torch.cat(parts, out=made[: int(self.sizes.sum())])
         return made
 
+    def taken(self) -> tuple[Tensor | None, ...]:
+        """What was made of them."""
+        block = self.looked.block
+        return block.values, block.offsets, self.looked.weights
+
     # -- looking up -----------------------------------------------------------------------------------------
 
     def look_up(self, keep: bool) -> Tensor:
         """The vectors for all ranks, float32 [sum of floats]; `keep` what a gradient will need."""
         of, pooled = self.of, None
+        if of.tiers:
+            self._ids_there, self.looked.flights = of.tiers.slots(self.looked.block)
+            self._look_for(self._ids_there)
         if len(of.bags):
             pooled = self._pool(keep)
             if not of.kinds:
@@ -231,6 +243,20 @@ class DeviceAnswers:
             for first, part in zip(firsts, pooled.split(list(self.batches)), strict=True):
                 out[first : first + part.numel()].view_as(part).copy_(part)
         return out
+
+    def read(self) -> Tensor:
+        """The same, where all ranks ask for rows of one table, in whichever tier these are, and for any number."""
+        if not self.of.tiers:
+            return self.look_up(False)
+        store = self.of.group.tiered[self.of.specs[0].table]
+        runs = zip(self.starts, self._sent[:, 0].tolist(), strict=False)
+        rows = torch.cat([self._rows_asked[first : first + count] for first, count in runs])
+        return store.lookup(store.share.id_of(rows)).flatten()
+
+    def _look_for(self, ids: Tensor) -> None:
+        """Others than those that it has looked for."""
+        old = self.looked.block.values
+        self.looked.block = self.looked.block.map_tensors(lambda part: ids if part is old else part)
 
     def _pool(self, keep: bool) -> Tensor:
         looked = self.looked
@@ -254,7 +280,7 @@ class DeviceAnswers:
         if of.padding:
             alone = self._without_padding(alone)
         if alone is not there:
-            looked.block = looked.block.map_tensors(lambda part: alone if part is there else part)
+            self._look_for(alone)
         of.group.prepare(looked, read=self.made_beside())
 
     def _without_padding(self, ids: Tensor) -> Tensor:
@@ -263,8 +289,8 @@ class DeviceAnswers:
         for rank in range(len(self.batches)):
             for n, row in self.of.padding.items():
                 at = first + rank * units + n
-                mine = made[self.starts[at] : self.starts[at + 1]]
-                mine.masked_fill_(mine == row, NO_ID)
+                mine = slice(self.starts[at], self.starts[at + 1])
+                made[mine].masked_fill_(self._rows_asked[mine] == row, NO_ID)
         return made
 
     def queue(self, gradients: Tensor, tables: set[str]) -> None:

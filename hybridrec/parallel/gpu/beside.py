@@ -11,11 +11,11 @@ from torch import Tensor
 
 
 class Beside:
-    """A stream beside the current one, and the events that order the two."""
+    """A stream beside the current one, a new one if none is given, and the events that order the two."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, stream: Any = None) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = stream or (torch.cuda.Stream(device) if device.type == "cuda" else None)
 
     def moment(self) -> Any:
         """What is done when all that the current stream was given until now is."""

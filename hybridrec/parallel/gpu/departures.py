@@ -30,12 +30,15 @@ class Departures:
         """A flight that begins."""
         self._begun.append(flight)
 
-    def all(self) -> None:
-        """All that have begun leave, once their sizes are known. One that failed tells its lookup."""
+    def all(self) -> list[Any]:
+        """All that have begun leave, once their sizes are known: those. One that failed tells its lookup."""
+        left = []
         while self._begun:
             flight = self._begun.popleft()
             if flight.exception() is None:
                 flight.result().depart()
+                left.append(flight.result())
+        return left
 
     def until(self, flight: Leaves) -> None:
         """This one leaves, and all that have begun before it."""

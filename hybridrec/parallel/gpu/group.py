@@ -50,6 +50,7 @@ class DeviceShardedGroup(OverRanks, DeviceGroup):
         super().__init__(stores, trainable, pieces, ranks, exchange, weighing, wire)
         self.transport = transport
         self.beside, self.departures = Beside(self.device), Departures()
+        self.beside_rows = Beside(self.device, self.gate) if self.tiered else self.beside  # that come to the device
         if self.device.type != "cuda":
             self.sizes = ONE_BY_ONE
 

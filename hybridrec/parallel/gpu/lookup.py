@@ -74,6 +74,7 @@ class DeviceFlight:
         self._message, self._sizes = request.message()
         self._ready = lookup.group.beside.moment()
         self._ids: OnItsWay | None = None
+        self._taken: Any = None  # the moment from which they can be read, if they were taken ahead
         self.vectors: OnItsWay | None = None  # while they are on their way
 
     def depart(self) -> None:
@@ -83,14 +84,34 @@ class DeviceFlight:
             with self._group.beside.after(self._ready, message):
                 self._ids = self._group.transport.send("ids", message, self._sizes, self.answers.words)
 
+    def fetch(self) -> None:
+        """Take ids that are on their way, and have their rows of tiered tables come beside whatever computes.
+
+        Those of one flight come at a time, and stay until its step; others wait for their turn.
+        """
+        tiers, beside = self.way.holding.tiers, self._group.beside_rows
+        if tiers:
+            with beside.after(self._ready):
+                self._take()
+                tiers.expect(self.answers.looked.block)
+                self._taken = beside.moment()
+            tiers.go_on()
+
     def arrive(self) -> None:
         """Take the ids of all ranks. The current stream goes on when they are there."""
-        group = self._group
-        group.departures.until(self)
-        assert self._ids is not None, "it has departed"
-        words, self._ids = self._ids.wait(), None
-        group.beside.wait(self._ready, words, self.request.positions, *self.answers.made_beside())
-        self.answers.take(words)
+        beside = self._group.beside
+        self._group.departures.until(self)
+        beside.wait(self._ready, self.request.positions, *self.answers.made_beside())
+        self._take()
+        beside.wait(self._taken, *self.answers.taken())
+
+    def _take(self) -> None:
+        """The ids that have come, once; the current stream reads them."""
+        arriving, self._ids = self._ids, None
+        if arriving is not None:
+            words = arriving.wait()
+            self._group.beside.wait(None, words)
+            self.answers.take(words)
 
     def spread(self, weights: Tensor) -> Tensor:
         """The weight of each position."""
@@ -126,8 +147,13 @@ class DeviceShardedLookup(RankLookup):
         return PooledVectors.apply(anchor, weights, self, flight)  # pyright: ignore[reportReturnType]
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of ids, where the only feature is a sequence."""
-        _, (found,) = self.one(ids, ids.new_empty(0), None, 1, len(ids), False)
+        """The rows of ids, where the only feature is a sequence; those of tiered tables stay where they are."""
+        offsets = ids.new_empty(0, len(ids) + 1)
+        block = IdBlock.trusted((self.features[0].name,), ids, (0, len(ids)), (1,), offsets, None, len(ids))
+        flight = self._flight(block)
+        flight.arrive()
+        self._send_vectors(flight, flight.answers.read())
+        _, (found,) = self._run(flight, None, False)
         return found
 
     def one(
@@ -151,6 +177,7 @@ class DeviceShardedLookup(RankLookup):
         block, group = ids.block, self.group
         with group.beside.after(ids.there, block.values, block.offsets, block.weights):
             way = self.way(block.weights is None or not block.weights.requires_grad)
+            self._watch(way)
             try:
                 request = DeviceRequest(way.asking, block, self.pick(block), group.beside)
             except (OutOfRange, BadOffsets) as wrong:
@@ -162,6 +189,14 @@ class DeviceShardedLookup(RankLookup):
                 way.holding, told[:, SIZES:].numpy(), told[:, 1].tolist(), (told[:, 3] > 0).tolist()
             )
             return DeviceFlight(self, way, request, answers, told_share(told, weight))
+
+    def _watch(self, way: DeviceWay) -> None:
+        """Raise, and tell all ranks, if an earlier batch needed more rows of tiered tables than there is room for."""
+        try:
+            way.holding.tiers.watch()
+        except ValueError as full:
+            self._stop(way.routes)
+            raise ValueError(f"rank {way.routes.rank}: {full}") from None
 
     def _sizes(self, request: DeviceRequest, weight: float) -> Tensor:
         """What each rank must know of this one, int64 [world, n]."""
@@ -178,12 +213,14 @@ class DeviceShardedLookup(RankLookup):
 
     def start(self, flight: DeviceFlight, mode: int) -> None:
         flight.arrive()
-        group, answers = self.group, flight.answers
-        vectors = answers.look_up(torch.is_grad_enabled())
+        vectors = flight.answers.look_up(torch.is_grad_enabled())
         if mode == TRAIN and self.trained:
-            answers.prepare()
-        message = on_wire(vectors, group.wire.forward)
-        flight.vectors = group.transport.send("vectors", message, answers.floats, flight.request.floats)
+            flight.answers.prepare()
+        self._send_vectors(flight, vectors)
+
+    def _send_vectors(self, flight: DeviceFlight, vectors: Tensor) -> None:
+        message, sizes = on_wire(vectors, self.group.wire.forward), (flight.answers.floats, flight.request.floats)
+        flight.vectors = self.group.transport.send("vectors", message, *sizes)
 
     def answered(self, flight: DeviceFlight) -> Tensor:
         """What all ranks have answered, float32."""
@@ -211,7 +248,9 @@ class DeviceShardedLookup(RankLookup):
                 group.saw(answers.largest(gradients), tables)
 
         group.expect(land)
-        group.departures.all()
+        for following in group.departures.all():
+            following.fetch()
+        flight.way.holding.tiers.go_on()  # with the first of those that were sent before
 
 
 def _message(flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor]) -> Tensor:

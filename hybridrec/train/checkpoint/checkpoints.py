@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from hybridrec import host_memory
 from hybridrec.parallel.ranks import ranks
 from hybridrec.parallel.watch import RankFailure
-from hybridrec.train.checkpoint import host_memory
 from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.joint import FAILED, Joint, begin
@@ -82,7 +82,7 @@ class Checkpoints:
         team = ranks()
         if team is None:
             captured = capture(contents)
-            wait = wait or host_memory.must_wait(captured.host_bytes, host_memory.available())
+            wait = wait or host_memory.lacks(captured.host_bytes, host_memory.available())
             work = [functools.partial(self._write, captured, step, best, numbers)]
             del captured
         else:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hybridrec import host_memory
 from hybridrec.optim import RowOptimizer
 from hybridrec.parallel.ranks import Ranks, names_of
-from hybridrec.train.checkpoint import host_memory
 from hybridrec.train.checkpoint.capture import Capture, capture
 from hybridrec.train.checkpoint.contents import Contents
 from hybridrec.train.checkpoint.write import PART
@@ -111,7 +111,7 @@ def _facts(contents: Contents, captured: Capture) -> dict[str, Any]:
     rows = [each for each in contents.optimizers.values() if isinstance(each, RowOptimizer)]
     return {
         "bytes": captured.bytes,
-        "wait": host_memory.must_wait(captured.host_bytes, host_memory.available()),
+        "wait": host_memory.lacks(captured.host_bytes, host_memory.available()),
         "files": [captured.part(name).file for name in captured.rows],
         "tables": list(captured.tables),
         "steps of row optimizers": [{table: each.steps_of(table) for table in each.tables} for each in rows],

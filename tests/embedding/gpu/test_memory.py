@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import hybridrec as hr
+from hybridrec import host_memory
 from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.share import Share
@@ -70,8 +71,10 @@ def test_nothing_is_refused_where_the_room_is_not_known():
 def test_a_collection_that_does_not_fit_is_refused_before_anything_is_allocated(monkeypatch):
     monkeypatch.setattr(collection, "device_of", lambda given: CARD)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    emb = hr.EmbeddingCollection(TABLES, device="cuda")  # a Trainer might give its tables a cache
     with pytest.raises(ValueError, match=r"429,080 bytes are needed on cuda:0, and 1,000 are free"):
-        hr.EmbeddingCollection(TABLES, device="cuda")
+        hr.optim.SGD(emb, lr=0.1)
+    assert not emb.allocated
 
 
 def test_where_tables_are_divided_their_shares_are_counted_when_they_are_known(monkeypatch):
@@ -93,9 +96,46 @@ def test_tables_on_the_host_need_no_room_on_a_card(monkeypatch):
     tables = [TABLES[0], *(replace(table, where="host") for table in TABLES[1:])]
     for name in ("make_store", "_connect"):
         monkeypatch.setattr(hr.EmbeddingCollection, name, lambda *_: None)
-    hr.EmbeddingCollection([*tables, hr.Table("any", dim=4, capacity=10**9, where="host")], device="cuda")
+    hr.EmbeddingCollection([*tables, hr.Table("any", dim=4, capacity=10**9, where="host")], device="cuda")._allocate()
     with pytest.raises(ValueError, match=r"the rows of 2 tables cannot fit: 21,080 bytes .* t2 \(20,400\)"):
-        hr.EmbeddingCollection([*tables[:2], TABLES[2]], device="cuda")
+        hr.EmbeddingCollection([*tables[:2], TABLES[2]], device="cuda")._allocate()
+
+
+TIERED = hr.Table("item", dim=16, rows=1000, cache=250)
+
+
+def test_the_host_has_the_rows_that_are_not_hot_and_their_state():
+    assert memory.cold_bytes(TIERED) == 750 * 64
+    assert memory.cold_bytes(TIERED, ADAM) == 750 * 3 * 64
+    assert memory.cold_bytes(TIERED, PER_ROW, Share(1, 2)) == 250 * 68
+    assert memory.cold_bytes(TABLES[1], ADAM) == 0
+
+
+def test_cold_rows_that_the_host_cannot_hold_are_refused_before_anything_is_allocated(monkeypatch):
+    monkeypatch.setattr(collection, "device_of", lambda given: CARD)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 10**6)
+    emb = hr.EmbeddingCollection([TIERED, TABLES[0]], device="cuda")
+    monkeypatch.setattr(host_memory, "available", lambda: 53_333)  # of which nine tenths are one byte too few
+    with pytest.raises(
+        ValueError, match=r"the cold rows of 1 table cannot fit: 48,000 bytes .* 53,333 are avail.* item"
+    ):
+        hr.optim.SGD(emb, lr=0.1)
+    assert not emb.allocated
+    monkeypatch.setattr(host_memory, "available", lambda: 53_334)
+    emb.expect_rows({"item": Share(), "t0": Share()})
+
+
+def test_state_of_cold_rows_takes_the_place_of_another_ones(monkeypatch):
+    monkeypatch.setattr(host_memory, "available", lambda: 50_000)
+    said = r"the optimizer state of cold rows of 1 table cannot fit: 96,000 bytes .*50,000 are available.*less state"
+    with pytest.raises(ValueError, match=said):
+        memory.refuse_cold_state([(TIERED, Share(), None, ADAM)])
+    memory.refuse_cold_state([(TIERED, Share(), ADAM, ADAM), (TABLES[1], Share(), None, ADAM)])
+
+
+def test_nobody_asks_the_host_where_all_rows_are_on_the_card(monkeypatch):
+    monkeypatch.setattr(host_memory, "available", lambda: pytest.fail("it was asked"))
+    memory.refuse_cold_rows(WHOLES)
 
 
 def test_a_card_that_has_too_little_after_all_gives_the_same_message(monkeypatch):

@@ -262,6 +262,8 @@ def test_a_cache_of_all_rows_never_moves_one() -> None:
     rows = torch.arange(10, device=DEVICE)
     for _ in range(3):
         assert torch.equal(admit(cache, rows.flip(0)).slots, rows.flip(0))
+    write(cache, 0, rows[3:5], torch.ones(2, 2, device=DEVICE))
+    assert bool((read(cache, 0, rows).sum(1) == 2.0)[3:5].all())
     assert cache.figures().moved == 0
 
 

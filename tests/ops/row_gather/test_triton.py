@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
+from hybridrec.types.id_block import NO_ID
 from tests.gpu import DEVICE, needs_gpu
 
 pytestmark = needs_gpu
@@ -20,9 +21,10 @@ def test_rows_of_all_tables_are_copied_to_their_places(dim: int, shift: int, dty
     tables = [torch.randn(rows, dim).to(dtype).to(DEVICE) for rows in (3, 1, 50)]
     ids = [torch.randint(0, len(table), (count,)) for table, count in zip(tables, (40, 0, 33), strict=True)]
     lines, wanted, start, to = [], [], 0, shift
+    ids[0][::7] = NO_ID  # of which there is no row
     for table, mine in zip(tables, ids, strict=True):
         lines.append([table.data_ptr(), start, len(mine), to])
-        wanted.append(table.cpu()[mine].float())
+        wanted.append(table.cpu()[mine.clamp(min=0)].float() * (mine >= 0)[:, None])
         start, to = start + len(mine), to + len(mine) * dim
     programs = torch.tensor([-(-len(mine) // rows_of_program(dim)) for mine in ids])
     first = torch.nn.functional.pad(programs.cumsum(0), (1, 0))

@@ -11,6 +11,7 @@ import hybridrec as hr
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.mixed.group import MixedGroup
 from hybridrec.embedding.mixed.host import HostGroup
@@ -18,6 +19,7 @@ from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Store
 from tests.embedding.gpu.on_device import QUICK
 from tests.gpu import DEVICE, INTERPRETED
+from tests.ops.row_cache.caches import SMALL
 
 
 class DeviceCollection(hr.EmbeddingCollection):
@@ -30,6 +32,9 @@ class DeviceCollection(hr.EmbeddingCollection):
     def make_store(self, table: hr.Table, share: Share = WHOLE) -> Store:
         if table.on_host:
             return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
+        rows = share.rows_of(table.fixed_rows)
+        if table.cache is not None and rows:
+            return TieredStore(table, self.seed, DEVICE, table.cached(rows), share, SMALL)
         return DeviceStore(table, self.seed, DEVICE, share)
 
     def _connect(self) -> None:

@@ -31,11 +31,12 @@ def test_all_that_have_begun_leave_and_one_that_failed_holds_nobody_up():
     departures, left = Departures(), []
     failed: Future[Flight] = Future()
     failed.set_exception(ValueError("an id that no table has"))
-    begun(departures, left, "a")
+    flights = begun(departures, left, "a")
     departures.add(failed)
-    begun(departures, left, "b")
-    departures.all()
+    flights += begun(departures, left, "b")
+    assert departures.all() == flights
     assert left == ["a", "b"]
+    assert departures.all() == []
 
 
 def test_a_lookup_waits_for_no_flight_that_began_after_its_own():

@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 from tests.gpu import INTERPRETED
 from tests.parallel.equality import compare
 from tests.parallel.gpu import small
+from tests.parallel.gpu.test_tiers import case as tiered
 from tests.parallel.jobs.training import run, sharded, train_alone
 
 pytestmark = [
@@ -41,6 +42,12 @@ def test_one_rank_with_nccl_equals_one_process(joined: None, scheme: str, more: 
     groups = [part.group for part in model.module.embedded.parts]
     assert [group.transport.name for group in groups] == ["nccl"]
     compare(case, [run(case, model, [0])], train_alone(case))
+
+
+@pytest.mark.parametrize("scheme", ["row", "replicated"])
+def test_rows_in_two_tiers_come_when_their_ids_have_come_by_nccl(joined: None, scheme: str) -> None:
+    case = tiered(1, scheme, ahead=True, optimizer="Adagrad", options={"lr": 0.1})
+    compare(case, [run(case, sharded(case), [0])], train_alone(case))
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])

@@ -10,21 +10,24 @@ from torch import nn
 
 import hybridrec as hr
 from hybridrec.data import Dataset
+from hybridrec.parallel.ranks import ranks
 from hybridrec.train import Trainer, TrainOptions
+from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside
 from hybridrec.types import Batch, IdBlock
 from tests.gpu import DEVICE
 from tests.parallel.gpu.collection import DeviceCollection
 from tests.parallel.jobs.faults import told
 from tests.parallel.jobs.sharding import plan_of
-from tests.parallel.jobs.training import held, rank_here
+from tests.parallel.jobs.training import held, rank_here, run, sharded, stores
+from tests.parallel.training_case import Case
 
 ROWS, DIM = 10, 4
 
 
-def collection(scheme: str, tables: int = 1, combiner: str = "sum") -> Any:
+def collection(scheme: str, tables: int = 1, combiner: str = "sum", cache: int | None = None) -> Any:
     """Tables t0, t1, ... on all ranks."""
-    made = [hr.Table(f"t{n}", DIM, rows=ROWS, combiner=combiner) for n in range(tables)]
+    made = [hr.Table(f"t{n}", DIM, rows=ROWS, combiner=combiner, cache=cache) for n in range(tables)]
     return hr.shard(DeviceCollection(made, seed=5), plan=plan_of(scheme, tables))
 
 
@@ -46,11 +49,11 @@ def not_finite(scheme: str) -> dict[str, Any]:
     return {**found, "same": torch.equal(before["rows"], held(model.module["t0"])["rows"])}
 
 
-def read() -> dict[str, Any]:
+def read(scheme: str = "row", cache: int | None = None) -> dict[str, Any]:
     """Rows by id, each rank for its own; then one that is not there."""
     whole = hr.EmbeddingCollection([hr.Table("t0", DIM, rows=ROWS, combiner="sum")], seed=5)
-    ids = torch.tensor([[rank_here(), 9], [3, 3]])
-    model = collection("row").module
+    ids = torch.tensor([[rank_here(), 9], [3, 3], [2, 4], [6, 8], [1, 5]])
+    model = collection(scheme, cache=cache).module
     same = torch.equal(model.lookup("t0", ids).cpu(), whole.lookup("t0", ids))
     return {"rows": same, "refused": told(lambda: model.lookup("t0", [ROWS + rank_here()]))}
 
@@ -66,13 +69,57 @@ def traffic(tables: int) -> dict[str, Any]:
     return {"calls": dict(model.exchange.traffic.calls), "bytes": dict(model.exchange.traffic.bytes)}
 
 
+def train_in_tiers(case: dict[str, Any]) -> dict[str, Any]:
+    """The run of a case on this rank, what tables in tiers count here, and what is told of those of all ranks."""
+    made = Case(**case)
+    model = sharded(made)
+    figures = TableFigures(model.module, ranks())
+    found = run(made, model, [rank_here()])
+    counted = {name: store.counters() for name, store in stores(model).items()}
+    tiers = {name: each for name, each in counted.items() if "moved_rows" in each}
+    return found | {"counters": tiers, "told": figures.take()}
+
+
+def admitted_ahead() -> dict[str, Any]:
+    """Three batches are prepared, of which the second needs rows where those of the first are: how many of them have
+    rows on the device when a backward call is done, and how much the rows have changed in the end."""
+    table = hr.Table("t0", DIM, rows=34, cache=16)
+    model: Any = hr.shard(DeviceCollection([table], seed=5), plan=plan_of("row", 1))
+    rows, store = hr.optim.SGD(model, lr=0.5), model.module["t0"]
+    before, admitted = held(store), []
+    blocks = [IdBlock.from_lists({"t0": [ids]}).to(DEVICE) for ids in (list(range(24)), [32, 33], [2, 3])]
+    for each in blocks:
+        model.prepare(each)
+    for each in blocks:
+        model(each).flat.sum().backward()
+        admitted.append(store.cache.figures().admissions)
+        rows.step()
+    changes = (before["rows"] - held(store)["rows"]) / 0.5
+    times = {id: change.mean().item() for id, change in zip(before["ids"].tolist(), changes, strict=True)}
+    return {"admitted": admitted, "updates": {str(id): round(n, 3) for id, n in times.items() if n}}
+
+
+def too_many() -> dict[str, Any]:
+    """All ranks together ask rank 0 for more rows than its cache has room for; then all go on with few."""
+    model = collection("row", cache=3)
+    rows = hr.optim.SGD(model, lr=0.1)
+    before = held(model.module["t0"])["rows"]
+    model(IdBlock.from_lists({"t0": [[0, 2, 1], [4 + 4 * rank_here()]]}).to(DEVICE)).flat.sum().backward()
+    rows.step()
+    found = told(lambda: model(IdBlock.from_lists({"t0": [[0]]}).to(DEVICE)))
+    after = held(model.module["t0"])["rows"]
+    out = model(IdBlock.from_lists({"t0": [[6, 8]]}).to(DEVICE)).flat
+    wanted = hr.EmbeddingCollection([hr.Table("t0", DIM, rows=ROWS)], seed=5).lookup("t0", [6, 8]).sum(0)
+    return {**found, "changed": int((before != after).any(1).sum()), "goes on": torch.allclose(out.cpu(), wanted)}
+
+
 class Click(nn.Module):
     """Two tables and a layer; rows on the device under test, or on the CPU."""
 
-    def __init__(self, on_device: bool) -> None:
+    def __init__(self, on_device: bool, cache: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        tables = [hr.Table("user", DIM, rows=9), hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
+        tables = [hr.Table("user", DIM, rows=9, cache=cache), hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
         self.emb: Any = (DeviceCollection if on_device else hr.EmbeddingCollection)(tables, seed=5)
         self.top = nn.Linear(2 * DIM + 1, 1)
         self.to(DEVICE if on_device else "cpu")
@@ -88,12 +135,12 @@ def clicks() -> Dataset:
     return hr.data.table(columns, label="click", batch_size=6)
 
 
-def fitted(folder: str | None, on_device: bool) -> dict[str, Any]:
+def fitted(folder: str | None, on_device: bool, cache: int | None = None) -> dict[str, Any]:
     """A fit by the Trainer, and all that is seen of it; the scores of the run once it was loaded, on the CPU."""
     ds = clicks()
     options = TrainOptions(progress="none", log_every=2)
     trainer = Trainer(
-        Click(on_device), row_optimizer=lambda it: hr.optim.Adagrad(it, lr=0.1), out=folder, options=options
+        Click(on_device, cache), row_optimizer=lambda it: hr.optim.Adagrad(it, lr=0.1), out=folder, options=options
     )
     history = trainer.fit(ds.shard_for_rank(by="batch"), ds, epochs=2)
     return {
@@ -104,6 +151,7 @@ def fitted(folder: str | None, on_device: bool) -> dict[str, Any]:
     }
 
 
-def loaded(folder: str, on_device: bool) -> dict[str, Any]:
+def loaded(folder: str, on_device: bool, cache: int | None = None) -> dict[str, Any]:
     """The scores of a run that was saved, by a model here."""
-    return {"scores": torch.from_numpy(np.asarray(hr.load(folder, "latest", model=Click(on_device)).predict(clicks())))}
+    found = hr.load(folder, "latest", model=Click(on_device, cache)).predict(clicks())
+    return {"scores": torch.from_numpy(np.asarray(found))}

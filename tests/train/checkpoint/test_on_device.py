@@ -14,6 +14,7 @@ from torch import Tensor, nn
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
+from hybridrec import host_memory
 from hybridrec.embedding import MinCount, Table, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.capture import DeviceCapture
@@ -25,7 +26,7 @@ from hybridrec.embedding.store import Store
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.serve import table_file
 from hybridrec.train import table_figures
-from hybridrec.train.checkpoint import Checkpoints, Contents, host_memory, load, verify
+from hybridrec.train.checkpoint import Checkpoints, Contents, load, verify
 from hybridrec.train.checkpoint import write as writing
 from hybridrec.train.checkpoint.homes import homes_of
 from hybridrec.types import IdBlock

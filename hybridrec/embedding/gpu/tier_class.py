@@ -1,0 +1,211 @@
+"""TierClass: tables with rows of one kind that share a cache, so that one admission serves them all."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hybridrec.embedding.gpu.capture import ROWS
+from hybridrec.embedding.gpu.pinned import Pinned
+from hybridrec.ops.row_cache import triton as tiers
+from hybridrec.ops.row_cache.cache import MOST_ROWS, Column, RowCache
+from hybridrec.ops.row_cache.cache import of as at
+from hybridrec.ops.row_cache.packing import packed_width
+from hybridrec.ops.row_cache.runs import Runs
+from hybridrec.ops.row_cache.triton_ids import put_slots, rows_of
+from hybridrec.optim.rule import RowRule
+
+if TYPE_CHECKING:
+    from hybridrec.embedding.gpu.tiered_store import TieredStore
+
+
+class Flight:
+    """Rows that a lookup has on the device: they stay as long as somebody has this."""
+
+
+@dataclass(eq=False)
+class _Held:
+    """A column of all rows of the class, in both tiers."""
+
+    hot: Tensor
+    cold: Pinned
+    per_row: bool
+
+    @property
+    def column(self) -> Column:
+        return Column(self.hot, self.cold.tensor)
+
+
+def classes_of(stores: Iterable[TieredStore]) -> list[list[TieredStore]]:
+    """Which tables share a cache: those whose rows are alike, as far as one directory can number them."""
+    made: list[list[TieredStore]] = []
+    open: dict[Hashable, list[TieredStore]] = {}  # by the kind of rows, the class that more can join
+    for store in stores:
+        mine = open.get(store.kind)
+        if mine is None or sum(map(len, mine)) + len(store) > MOST_ROWS:
+            made.append(mine := [])
+            open[store.kind] = mine
+        mine.append(store)
+    return made
+
+
+class TierClass:
+    """The rows of some tables, one table behind the other, in one RowCache with the slots of all.
+
+    State of optimizers lies in columns that are the class's too. A table takes those of the width that its rule needs
+    which are there already, so tables with one rule share each; where rules differ, some rows have state unused.
+    """
+
+    def __init__(self, stores: Iterable[TieredStore]) -> None:
+        self.stores = tuple(stores)
+        first, counts = self.stores[0], [len(store) for store in self.stores]
+        self.device, self.dim = first.device, first.dim
+        self.cache = RowCache.make(sum(counts), sum(store.slots for store in self.stores), self.device, first.sizes)
+        self._held: list[_Held] = []  # rows, then state
+        self._lent: dict[TieredStore, dict[str, _Held]] = {}  # by their names
+        self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
+        self._told = 0  # refused admissions
+        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        self._copied: Any = None  # the event after which `_seen` can be read
+        self._admitted: Any = None  # the end of the last admission, which has a stream of its own
+        self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
+        self._landed: Any = None  # the end of the last that told which rows may go
+        self.cache.key = first.key
+        rows = self._add(False, 0, first.dtype, first.table.cold_dtype)
+        for store, base in zip(self.stores, accumulate([0, *counts]), strict=False):
+            self._lent[store] = {ROWS: rows}
+            store.join(self, base, rows.hot)
+
+    # -- columns ------------------------------------------------------------------------------------------
+
+    def _add(
+        self, per_row: bool, fill: float, dtype: torch.dtype = torch.float32, kept: torch.dtype = torch.float32
+    ) -> _Held:
+        """A column of a type in both tiers, cold rows kept in another."""
+        shape, names = () if per_row else (self.dim,), ", ".join(store.table.name for store in self.stores)
+        widths = [packed_width(size, kept) for size in shape]
+        cold = Pinned((self.cache.places, *widths), fill, kept, self.device, names)
+        hot = torch.full((self.cache.slots, *shape), fill, dtype=dtype, device=self.device)
+        made = _Held(hot, cold, per_row)
+        self._held.append(made)
+        self.cache.columns.append(made.column)
+        return made
+
+    def lend(self, store: TieredStore, rule: RowRule) -> tuple[dict[str, Tensor], set[str]]:
+        """Memory on the device for the state of a table by a rule, and which of it holds something already."""
+        free = self._held[1:]
+        mine, used = self._lent[store], set()
+        for column in rule.state:
+            found = next((held for held in free if held.per_row == column.per_row), None)
+            if found is None:
+                found = self._add(column.per_row, column.fill)
+            else:
+                free.remove(found)
+                used.add(column.name)
+            mine[column.name] = found
+        return {column.name: mine[column.name].hot for column in rule.state}, used
+
+    def take_back(self, store: TieredStore) -> None:
+        """The state of a table is gone; columns that no other has go as well."""
+        self._lent[store] = {ROWS: self._held[0]}
+        used = {id(held) for lent in self._lent.values() for held in lent.values()}
+        self._held = [held for held in self._held if id(held) in used]
+        self.cache.columns[:] = [held.column for held in self._held]
+
+    def place(self, store: TieredStore, column: str) -> int:
+        """Which column of the cache is this one of a table."""
+        return self._held.index(self._lent[store][column])
+
+    # -- a lookup -----------------------------------------------------------------------------------------
+
+    def admit(self, values: Tensor, runs: Runs, out: Tensor) -> Flight:
+        """Bring the rows of the ids of these runs to the device, and write their slots to where the ids are in `out`.
+
+        Rows stay as the flight does. An id outside its table stays an id (see `hybridrec.ops.row_cache.runs.told`).
+        """
+        for store in self.stores:
+            store.settle()
+        for moment in (self._touched, self._landed):  # after what has landed by now: else three batches may be out
+            wait(moment, self.device)
+        slots, number = tiers.admit(self.cache, rows_of(values, runs))
+        put_slots(values, runs, slots, self.cache.slots, out)
+        self._admitted = now(self.device)
+        flight = Flight()
+        self._flights.append((weakref.ref(flight), number))
+        return flight
+
+    def land(self) -> None:
+        """Rows that no flight needs any more may go, when what was launched until now is done.
+
+        One that is older than another keeps the rows of both.
+        """
+        number = None
+        while self._flights and self._flights[0][0]() is None:
+            number = self._flights.popleft()[1]
+        if number is not None:
+            tiers.land(self.cache, number)
+            self._landed = now(self.device)
+            if number.is_cuda:
+                number.record_stream(torch.cuda.current_stream(self.device))
+
+    def watch(self) -> None:
+        """Raise if an earlier admission was refused; nobody waits for the device to know."""
+        if self.device.type == "cpu":
+            return self._refuse(self.cache.lasting)
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        if self._copied is not None and self._copied.query():
+            self._copied = None
+            self._refuse(self._seen)
+        if self._copied is None:
+            self._seen.copy_(self.cache.lasting, non_blocking=True)
+            self._copied = torch.cuda.current_stream(self.device).record_event()
+        return None
+
+    def _refuse(self, lasting: Tensor) -> None:
+        refused, lack = int(lasting[at.REFUSED]), int(lasting[at.LACK])
+        if refused > self._told:
+            self._told = refused
+            names, slots = [repr(store.table.name) for store in self.stores], self.cache.slots
+            told = f"table {names[0]} has" if len(names) == 1 else f"tables {', '.join(names)} together have"
+            give = "it" if len(names) == 1 else "them together"
+            raise ValueError(
+                f"{told} {slots:,} rows on {self.device}, and the batches in flight needed {lack:,} more: an earlier "
+                f"lookup took its rows for zeros, and none was lost or changed. Give {give} cache={slots + lack} or "
+                "more, smaller batches, or a step after each of them"
+            )
+
+    # -- rows by their numbers ----------------------------------------------------------------------------
+
+    def read(self, column: int, rows: Tensor) -> Tensor:
+        """Rows [n, width] of numbers int64 [n] on the device; zeros where there is none."""
+        wait(self._admitted, self.device)
+        return tiers.read(self.cache, column, rows)
+
+    def write(self, column: int, rows: Tensor, values: Tensor) -> None:
+        """Give different rows other values."""
+        wait(self._admitted, self.device)
+        tiers.write(self.cache, column, rows, values)
+        self.touch()
+
+    def touch(self) -> None:
+        """Admissions are to come after what was launched until now."""
+        self._touched = now(self.device)
+
+
+def now(device: torch.device) -> Any:
+    """The moment when all that was launched until now is done; None on the CPU."""
+    return None if device.type == "cpu" else torch.cuda.current_stream(device).record_event()
+
+
+def wait(moment: Any, device: torch.device) -> None:
+    """What is launched from now on comes after a moment."""
+    if moment is not None:
+        torch.cuda.current_stream(device).wait_event(moment)
