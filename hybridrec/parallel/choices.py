@@ -85,7 +85,7 @@ def choices_of(table: TableLoad, step: cost.Step, constraints: Constraints, tier
 
 
 def _said_of_cache(cache: float, world: int) -> str:
-    schemes = " or ".join(tiered_schemes(world)) or "no scheme so far"
+    schemes = " or ".join(tiered_schemes(world))
     return f", and a table with a cache, here {cache:.3g} of its rows, has {schemes} on {world} devices: leave it out"
 
 

@@ -156,8 +156,8 @@ def test_a_large_table_is_replicated_only_where_it_is_pinned():
 
 
 def test_hosts_take_what_the_devices_cannot():
-    plan = make_plan(work(table("big", 10**9, 128)), Cluster.parse("1x4xA100-40"))  # 512 GB
-    assert plan["big"].where == "host"
+    hashed = replace(table("big", 10**9, 128), hashed=True)  # 512 GB, which cannot be in tiers
+    assert make_plan(work(hashed), Cluster.parse("1x4xA100-40"))["big"].where == "host"
 
 
 def test_a_table_that_says_where_its_rows_live_is_placed_there():
@@ -257,6 +257,7 @@ def test_where_all_fits_nothing_is_in_tiers():
 @pytest.mark.parametrize("cluster", ["1x2xH100", "2x2xA100-40"])
 def test_plans_have_tiers_only_by_schemes_that_ranks_can_run(cluster, monkeypatch):
     tight = Cluster.parse(cluster, memory=1.5e9)
+    monkeypatch.setattr(plans, "TIERED", ())
     plan = make_plan(work(LARGE, *BESIDE), tight)
     assert {each.cache for each in plan.placements} == {None}
     assert plan["large"].where == "host"
@@ -274,10 +275,12 @@ def test_what_a_table_says_of_its_cache_or_place_is_respected():
     assert (plan["large"].cache, plan["other"].cache) == (0.02, None)
     assert make_plan(work(*said), Cluster.parse("1x1xcpu"))["large"].cache is None, "a CPU has one memory"
     assert make_plan(work(replace(LARGE, cache=1.0)), Cluster.parse("1x1xH100"))["large"].cache is None
+    assert make_plan(work(*said), Cluster.parse("1x2xH100"))["large"].cache == 0.02
+    by_columns = Constraints({"large": Pin(scheme="column")})
     with pytest.raises(
-        ValueError, match=r"a table with a cache, here 0\.02 of its rows, has no scheme so far on 2 dev"
+        ValueError, match=r"a cache, here 0\.02 of its rows, has row or table on 2 devices: leave it out"
     ):
-        make_plan(work(*said), Cluster.parse("1x2xH100"))
+        make_plan(work(*said), Cluster.parse("1x2xH100"), by_columns)
     with pytest.raises(CannotFit):
         make_plan(work(replace(LARGE, where="device")), ONE)
     with pytest.raises(CannotFit):

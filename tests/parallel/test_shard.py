@@ -112,11 +112,6 @@ CARD = torch.device("cuda", 0)
 @pytest.mark.parametrize(
     ("schemes", "table", "said"),
     [
-        (
-            (),
-            hr.Table("item", 4, rows=10),
-            "by which 2 ranks have hot and cold rows are none so far; plan anew",
-        ),
         (("table",), hr.Table("item", 4, rows=10), "hot and cold rows are table; plan anew, with more devices, or"),
         (
             ("row",),

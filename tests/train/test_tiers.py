@@ -97,14 +97,14 @@ def test_what_the_user_says_of_a_table_wins():
         hr.Table("own", dim=16, rows=30_000, cache=100),
         hr.Table("here", dim=16, rows=5_000, where="device"),
         hr.Table("host", dim=16, rows=10**6, where="host"),
-        hr.Table("half", dim=16, rows=5_000, dtype=torch.bfloat16),
+        hr.Table("hashed", dim=16, hashes=hr.embedding.MultiHash(2, 2_500)),
         ITEM,
     ]
     model = Towers(tables)
     tiers.give_caches(model, None)
     hot = hot_rows(model)
-    assert {name: hot.pop(name) for name in ("own", "here", "host", "half")} == {
-        "own": 100, "here": None, "host": None, "half": None,
+    assert {name: hot.pop(name) for name in ("own", "here", "host", "hashed")} == {
+        "own": 100, "here": None, "host": None, "hashed": None,
     }  # fmt: skip
     assert 0 < hot["item"] < 20_000
 
@@ -125,7 +125,7 @@ def test_a_host_that_cannot_hold_the_cold_rows_is_told_before_anything_is_chosen
     assert "the cold rows with their state of 2 tables cannot fit: 649,468 bytes are needed" in said
     assert "in memory of the host, and 500,000 are available, of which a tenth stays free" in said
     assert "item (622,268), own (27,200)" in said  # 9,151 and 400 rows of 68 bytes
-    assert "a larger cache, fewer rows=, an optimizer with less state, or more memory for the host" in said
+    assert "a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state" in said
     assert hot_rows(model) == {"item": None, "own": 600}
 
 

@@ -96,8 +96,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def facts(self, name: str) -> TableFacts:
         """What kernels must know of a table: of a share, ids of lookups are rows of it."""
         store, there = self.stores[name], self.ground.rows[name]
-        whole = len(there) == store.table.fixed_rows and name not in self.tiered
-        hashed = store.table.out_of_range == "hash" and whole
+        hashes = store.table.out_of_range == "hash" and name not in self.tiered
+        hashed = hashes and len(there) == store.table.fixed_rows
         of_rows = there.data_ptr(), len(there), self.ground.bases[name]
         return TableFacts(self.names.index(name), *of_rows, store.dim, store.dtype, hashed)
 

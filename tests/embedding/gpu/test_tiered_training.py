@@ -121,7 +121,7 @@ def pairs(batch: int) -> IdBlock:
 
 def test_half_rows_are_rounded_as_those_of_tables_on_the_device_bit_for_bit() -> None:
     torch.manual_seed(0)
-    both = Both("rowwise_adagrad", alike(dtype=torch.bfloat16))
+    both = Both("adam", alike(dtype=torch.bfloat16))
     for number in range(2):
         both.backward(pairs(4))
         if number == 1:  # listed, not grouped
