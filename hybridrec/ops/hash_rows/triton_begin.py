@@ -10,7 +10,7 @@ import triton.language as tl
 
 from hybridrec.ops.features import of as feature
 from hybridrec.ops.hash_index import triton as index_kernels
-from hybridrec.ops.hash_rows.lines import home_of, of
+from hybridrec.ops.hash_rows.lines import home_of
 from hybridrec.ops.philox import initial_triton
 
 
@@ -102,7 +102,7 @@ def begin_rows(
     row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
     wanted = (row < 0) & (row != feature.NO_ID)
     if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
-        begins = wanted & (tl.load(marks + at, mask=wanted, other=0) >= of.RETURNS)
+        begins = wanted & (tl.load(marks + at, mask=wanted, other=0) > 0)  # or is refused, and has no slot
         place = tl.load(places + at, mask=begins, other=0)
         slot = tl.load(given + place, mask=begins, other=feature.NO_ID)
         begins = begins & (slot >= 0)
