@@ -11,8 +11,8 @@ from torch import Tensor
 from hybridrec.embedding.devices import device_of
 from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.capture import ROWS, Settles
-from hybridrec.embedding.gpu.hash_capture import HashCapture
 from hybridrec.embedding.gpu.homes import Homes
+from hybridrec.embedding.gpu.read_capture import ReadCapture
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.transfer import read_rows, write_rows
 from hybridrec.embedding.hash_store import capacity_of, full_error, policy_of
@@ -279,7 +279,9 @@ class DeviceHashStore(DeviceStore):
     def _make_capture(self) -> Settles:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # whoever reads has a stream of its own
-        return HashCapture(self)
+        slots, widths = self.taken(), [values[:1].nbytes for values in (self.there, *self.states.values())]
+        of_rows = len(slots), lambda first, last: self.at(slots[first:last]), sum(widths) + 16
+        return ReadCapture(self.clock, self.rule, *of_rows, self.sketch())
 
     def refill(self, held: Capture) -> None:
         if held.most > self.capacity:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hybridrec.embedding.gpu.capture import ROWS, Settles
 from hybridrec.embedding.gpu.memory import ENTRY, SLOT
+from hybridrec.embedding.gpu.read_capture import ReadCapture
 from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
 from hybridrec.embedding.gpu.tier_class import Flight, TierClass
-from hybridrec.embedding.gpu.tiered_capture import TieredCapture
 from hybridrec.embedding.gpu.transfer import rows_of_part
 from hybridrec.embedding.out_of_range import resolve
 from hybridrec.embedding.share import Share
@@ -161,13 +161,16 @@ class TieredStore(DeviceStore):
         return found
 
     def snapshot(self) -> Snapshot:
-        found = self.columns(torch.arange(len(self)))
-        return Snapshot(RowData(self.ids(), found.pop(ROWS), found), self._clock, self.rule)
+        return Snapshot(self._rows_between(0, len(self)), self._clock, self.rule)
 
     def _make_capture(self) -> Settles:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # rows that are on their way have come
-        return TieredCapture(self)
+        return ReadCapture(self.clock, self.rule, len(self), self._rows_between, self.row_bytes)
+
+    def _rows_between(self, first: int, last: int) -> RowData:
+        found = self.columns(at := torch.arange(first, last))
+        return RowData(self.share.id_of(at), found.pop(ROWS), found)
 
     def clear(self) -> None:
         self.settle()
