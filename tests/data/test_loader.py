@@ -61,10 +61,18 @@ def test_a_ceiling_of_one_byte_still_delivers(folder):
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_leaving_a_loop_ends_the_threads(folder, taken):
-    running = iter(opened(folder).shuffle(seed=1))
+    running = iter(opened(folder, memory=1, prefetch=1))  # so that there is more to read, however long this waits
     for _ in range(taken):
         next(running)
     assert threads()
+    del running
+    assert threads() == []
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_leaving_a_shuffled_loop_ends_the_threads(folder, taken):
+    running = iter(opened(folder).shuffle(seed=1))
+    assert len([next(running) for _ in range(taken)]) == taken
     del running
     assert threads() == []
 
