@@ -62,7 +62,7 @@ def _run(
 
 def _counted(emb: Any) -> tuple[int, int]:
     """Ids, and those whose rows were not there, of each cache once."""
-    caches = {id(store.cache): store.cache for name in emb.tables if hasattr(store := emb[name], "cache")}
-    figures = [cache.figures() for cache in caches.values()]
+    tiers = {store.tier for name in emb.tables if hasattr(store := emb[name], "tier")}
+    figures = [tier.figures() for tier in tiers]
     assert not any(each.refused for each in figures), "the rows of two batches fit"
     return sum(each.ids for each in figures), sum(each.cold_ids for each in figures)

@@ -26,6 +26,12 @@ needs_gpu = [
 ]
 
 
+def wait_for_the_device() -> None:
+    """Until all that was launched on it is done: then whoever waits for nothing knows what came of it."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def quicken_the_interpreter() -> None:
     """Its modules are searched for builtins once, and not at every call of a function: a third of all time."""
     from triton.language.core import is_builtin

@@ -161,9 +161,11 @@ class TieredStore(DeviceStore):
         return found
 
     def snapshot(self) -> Snapshot:
+        self.tier.check()
         return Snapshot(self._rows_between(0, len(self)), self._clock, self.rule)
 
     def _make_capture(self) -> Settles:
+        self.tier.check()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # rows that are on their way have come
         return ReadCapture(self.clock, self.rule, len(self), self._rows_between, self.row_bytes)
@@ -192,7 +194,7 @@ class TieredStore(DeviceStore):
 
     def counters(self) -> dict[str, int]:
         """Those of the row update are its own; what was admitted and moved is that of all tables of its class."""
-        figures = self.cache.figures()
+        figures = self.tier.figures()
         moved = {"ids": figures.ids, "cold_ids": figures.cold_ids, "moved_rows": figures.moved}
         return {**super().counters(), **moved, "bytes_each_way": figures.bytes_each_way}
 
