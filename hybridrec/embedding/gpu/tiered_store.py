@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.capture import ROWS, Settles
-from hybridrec.embedding.gpu.memory import ENTRY, SLOT
 from hybridrec.embedding.gpu.read_capture import ReadCapture
 from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
 from hybridrec.embedding.gpu.tier_class import Flight, TierClass
@@ -99,6 +99,9 @@ class TieredStore(DeviceStore):
     def detach(self) -> None:
         super().detach()
         self.tier.take_back(self)
+
+    def _state_bytes(self, rule: RowRule) -> int:
+        return memory.state_bytes(self.table, rule, self.share, self.slots)  # of all that its class has, what it brings
 
     @property
     def drawn(self) -> Drawn:
@@ -208,7 +211,7 @@ class TieredStore(DeviceStore):
         cold = packed_width(self.dim, kept) * kept.itemsize
         rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
         state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
-        index = ENTRY * len(self) + SLOT * self.slots
+        index = memory.ENTRY * len(self) + memory.SLOT * self.slots
         return {
             **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},
             "overhead_per_row": index / max(1, len(self)),
@@ -231,10 +234,10 @@ def begins_of(stores: Mapping[str, DeviceStore]) -> tuple[dict[str, int], int]:
     begins: dict[Any, int] = {}
     end, made = 0, {}
     for name, store in stores.items():
-        memory = store.tier if isinstance(store, TieredStore) else store
-        if memory not in begins:
-            begins[memory], end = end, end + len(store.there)
-        made[name] = begins[memory]
+        home = store.tier if isinstance(store, TieredStore) else store
+        if home not in begins:
+            begins[home], end = end, end + len(store.there)
+        made[name] = begins[home]
     return made, end
 
 
