@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from hybridrec.models.layers import CrossLayer
+from hybridrec.models.dcnv2 import DCNv2Net
+from hybridrec.models.layers import MLP, CrossLayer
 from hybridrec.models.layers.cross import crossed, together
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
@@ -86,6 +87,25 @@ def test_layers_that_somebody_looks_at_or_has_changed_are_called_one_by_one():
 
 def test_a_type_without_kernels_is_for_torch():
     assert together(torch.zeros(2, 16, device=DEVICE, dtype=torch.float64), list(layers_of(16, 4).double())) is None
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_whole_net_has_the_same_logits_and_gradients_by_them(stacked, autocast, monkeypatch):
+    torch.manual_seed(0)
+    cross, deep = [CrossLayer(23, 5) for _ in range(2)], MLP(23, (8,))
+    net = DCNv2Net(20, 3, 1, cross, deep, stacked).eval().to(DEVICE)
+    vectors, dense = torch.randn(30, 20, device=DEVICE, requires_grad=True), torch.randn(30, 3, device=DEVICE)
+    found = []
+    for run in (together, plain):
+        monkeypatch.setattr("hybridrec.models.dcnv2.crossed", lambda x0, layers, run=run: run(x0, list(layers)))
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16, enabled=autocast):
+            logits = net(vectors, dense)
+        found.append([logits, *torch.autograd.grad(logits.float().square().sum(), [vectors, *net.parameters()])])
+    for ours, expected in zip(*found, strict=True):
+        assert ours.dtype == expected.dtype
+        rounding = (0.03 if autocast else 1e-5) * float(expected.detach().abs().max())
+        torch.testing.assert_close(ours, expected, atol=rounding, rtol=0)
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter has no CUDA graphs")
