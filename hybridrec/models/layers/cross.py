@@ -79,8 +79,11 @@ def together(x0: Tensor, layers: Sequence[nn.Module]) -> Tensor | None:
     """
     from hybridrec.ops.crosses.op import crosses, suits  # which needs Triton
 
-    kind, plain = kind_of(x0), [layer for layer in layers if _is_plain(layer)]
-    if not suits(x0, kind) or len(plain) < len(layers):
+    kind = kind_of(x0)
+    if not suits(x0, kind):
+        return None
+    plain = [layer for layer in layers if _is_plain(layer)]
+    if len(plain) < len(layers):
         return None
     return crosses(x0, [_numbers(layer.linears(), x0.shape[1], kind) for layer in plain])
 

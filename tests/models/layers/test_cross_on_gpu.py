@@ -89,6 +89,15 @@ def test_a_type_without_kernels_is_for_torch():
     assert together(torch.zeros(2, 16, device=DEVICE, dtype=torch.float64), list(layers_of(16, 4).double())) is None
 
 
+def test_compilers_get_them_one_by_one():
+    layers, x0 = list(layers_of(16, 4, None)), torch.randn(3, 16, device=DEVICE)
+
+    def run(x0: Tensor) -> Tensor:
+        return plain(x0, layers) if (out := together(x0, layers)) is None else out.new_zeros(())
+
+    torch.testing.assert_close(torch.compile(run, backend="aot_eager", fullgraph=True)(x0), plain(x0, layers))
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_whole_net_has_the_same_logits_and_gradients_by_them(stacked, autocast, monkeypatch):
