@@ -259,8 +259,9 @@ def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> 
     words = torch.full((256,), of.EMPTY, device=DEVICE)
     words[reference.hash_id(5) % 256] = later  # as if its last occurrence had been quicker
     times, places = torch.zeros(256, dtype=torch.int32, device=DEVICE), torch.zeros(4, dtype=torch.int32, device=DEVICE)
-    lines = HashRows.empty([Policy(9)], DEVICE).indexes
-    triton_wanted.want[spans.grid(256)](values, *spans[:2], lines, rows, words, times, places, 256, **spans.kind(256))
+    tables = HashRows.empty([Policy(9, "lfu")], DEVICE)
+    read = values, *spans[:2], torch.ones(1, dtype=torch.int32, device=DEVICE), tables.lines, rows
+    triton_wanted.want[spans.grid(256)](*read, words, times, places, 256, **spans.kind(256))
     assert words[places.long()].tolist() == [0, 1, 2, 1]
     assert times[places.long()].tolist() == [1, 2, 1, 2]
 
