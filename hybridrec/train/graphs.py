@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding import EmbeddingCollection
+from hybridrec.embedding.gpu.replay import captured
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
-from hybridrec.train.late_loss import LateLoss
+from hybridrec.train.late_loss import LateLoss, expected
 from hybridrec.train.losses import LOSSES, Divisor
 from hybridrec.types import Batch
 
@@ -107,14 +108,6 @@ class StepGraphs:
         return None
 
 
-def captured(work: Callable[[], None]) -> Callable[[], None]:
-    """What replays the launches of some work; they are recorded now, and nothing of it is done."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        work()
-    return graph.replay
-
-
 def _first(error: BaseException) -> BaseException:
     """What went wrong first: where a capture is left by an error, its end raises another."""
     return error if error.__context__ is None else _first(error.__context__)
@@ -142,9 +135,9 @@ class StepGraph:
         """What is captured; each replay leaves its results where this one finds them."""
         outputs = learner.outputs(self.batch.batch)
         loss = learner.reduced(outputs, self.batch.batch, self.divisor)
+        self._there.copy_(loss.detach(), non_blocking=True)  # before the backward, for which nobody waits
         loss.backward()
         self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
-        self._there.copy_(loss.detach(), non_blocking=True)
         self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
         self.outputs, self.loss = outputs.detach(), loss.detach()
 
@@ -156,6 +149,7 @@ class StepGraph:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
             self._divisor = divisor
+        expected(self._there)
         self._again()
         for part, grad in self._grads:
             part.grad = grad
