@@ -190,6 +190,17 @@ def test_rows_keep_their_slots_when_their_table_grows() -> None:
     assert int(rows.lacking) == 0
 
 
+def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands() -> None:
+    rows, spans = HashRows.empty([Policy(400)], DEVICE), of_counts([300, 30], [0, 0], DEVICE, ids=512)
+    slots = rows.prepare(there(list(range(330))), spans, evict=False).tolist()
+    assert slots == list(range(330))
+    for number, place in enumerate((63, 64, 299, 329)):  # of several programs, the last of them or not
+        ids = list(range(330))
+        ids[place] = -1 - place
+        wanted = [*slots[:place], 330 + number, *slots[place + 1 :]]
+        assert rows.prepare(there(ids), spans, evict=False).tolist() == wanted
+
+
 def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
     rows = HashRows.empty([Policy(4)], DEVICE)
     assert rows.prepare(there([NO_ID, 3, NO_ID]), of_counts([3], [0], DEVICE, ids=64)).tolist() == [NO_ID, 0, NO_ID]
