@@ -9,8 +9,8 @@ a second, at several loads of the index. `batches`: what a training lookup of al
 rows are read, ms. `steps`: `dynamic_vs_fixed` is the time of whole training steps of the Small model with dynamic
 tables that have seen all their ids over that with fixed ones. `tiered`: `tiered_warm` is the speed of whole training
 steps, as CUDA graphs, with a fifth of the rows of fixed tables of a million and more on the card, over that with all
-rows there: the least of the models. Times are medians by the device's clock. Figures come only after the answers were
-found right.
+rows there: the least of the models. Times are medians by the device's clock, of calls that wait for it and not for the
+host. Figures come only after the answers were found right. `--profile` adds what each kernel and the host take.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def measure(args: Options) -> dict[str, Any]:
     if "keys" in args.only:
         answer["loads"] = {}
         for load in (0.5, 0.75, 0.95):
-            answer["loads"][str(load)] = work.keys(args, load, device)
+            answer["loads"][str(load)] = apart(answer, f"load {load}", work.keys(args, load, device))
             note(f"load {load}: {answer['loads'][str(load)]}")
         answer |= {name: answer["loads"]["0.75"][name] for name in ("find_gkv_s", "insert_gkv_s")}
     if "batches" in args.only:
         answer["prepare_ms"] = {}
         for name in args.models.split(","):
-            answer["prepare_ms"][name] = work.batches(args, name, device)
+            answer["prepare_ms"][name] = apart(answer, name, work.batches(args, name, device))
             note(f"{name}: {answer['prepare_ms'][name]}")
     if "steps" in args.only:
         import tiers_gpu_steps
@@ -64,6 +64,14 @@ def measure(args: Options) -> dict[str, Any]:
     return answer
 
 
+def apart(answer: dict[str, Any], name: str, found: dict[str, Any]) -> dict[str, float]:
+    """The figures of a part; what its kernels took has a place of its own in the answer."""
+    if "profile" in found:
+        profiles = answer.setdefault("profile", {})
+        profiles |= {f"{name}, {call}": took for call, took in found.pop("profile").items()}
+    return found
+
+
 def lines(answer: dict[str, Any]) -> str:
     """The answer for people."""
     told = [
@@ -73,10 +81,13 @@ def lines(answer: dict[str, Any]) -> str:
     ]
     for name, each in answer.get("prepare_ms", {}).items():
         told.append(f"{name}: " + ", ".join(f"{part} {ms:.3f} ms" for part, ms in each.items()))
-    if "steps" in answer:
+    if "dynamic_vs_fixed" in answer:
         told.append("a step: " + ", ".join(f"{name} {number:.3f}" for name, number in answer["steps"].items()))
     for name, each in answer.get("tiered", {}).items():
         told.append(f"{name}, tiered: " + ", ".join(f"{part} {number:.3f}" for part, number in each.items()))
+    for name, each in answer.get("profile", {}).items():
+        host, launches, kernels = each["host_us"], each["launches"], each["kernels_us"]
+        told.append(f"{name}: host {host} µs for {launches} launches, kernels {kernels} µs: {each['kernels']}")
     return "\n".join(told)
 
 
@@ -91,7 +102,12 @@ def arguments() -> Options:
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--batches", type=int, default=64, help="distinct batches")
     parser.add_argument("--steps", type=int, default=40, help="timed calls: their median counts")
+    parser.add_argument(
+        "--profile", action="store_true", help="what kernels of `keys` and `batches` take, and the host"
+    )
     args = parsed(parser, SMALL)
+    if args.profile and args.smoke:
+        parser.error("--profile asks a GPU what its kernels take: leave --smoke out")
     if unknown := sorted(set(args.models.split(",")) - set(SHAPES)):
         parser.error(f"unknown model {', '.join(unknown)}: choose from {', '.join(SHAPES)}")
     return args
