@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 import torch
-from gpu_models import sample, shape_of
+from gpu_models import sample
+from tiers_gpu_models import shape_of
 from torch import Tensor
 
 from hybridrec.ops.hash_index import triton as hash_index
