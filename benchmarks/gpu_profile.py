@@ -43,6 +43,22 @@ def busy(spans: Iterable[Span]) -> float:
     return total / 1e6
 
 
+def idle_per_step(spans: Iterable[Span], steps: int) -> dict[str, float]:
+    """Microseconds of a step in which no kernel runs, by the kernels before and after, the longest first.
+
+    >>> idle_per_step([("a", 0.0, 2.0), ("b", 12.0, 13.0), ("a", 13.0, 15.0), ("b", 35.0, 36.0)], 2)
+    {'a .. b': 15.0}
+    """
+    total: dict[str, float] = defaultdict(float)
+    last, until = "", float("inf")
+    for name, start, end in sorted(spans, key=lambda one: one[1]):
+        if name.startswith(COPIES):
+            continue
+        total[f"{last[:60]} .. {name[:60]}"] += max(0.0, start - until) / steps
+        last, until = (name, end) if end > until or until == float("inf") else (last, until)
+    return {pair: round(us, 1) for pair, us in sorted(total.items(), key=lambda one: -one[1]) if us >= 0.5}
+
+
 def kernels_us(step: Callable[[Given], Any], given: Sequence[Given]) -> dict[str, float]:
     """Microseconds of each kernel in a step, over one step per batch given."""
     for each in given:  # graphs are made in the first steps

@@ -18,7 +18,7 @@ import torch
 from gpu_models import power_law
 from gpu_process import Task as Clock
 from gpu_process import median_ms, say
-from gpu_profile import busy, per_step, spans_of
+from gpu_profile import busy, idle_per_step, per_step, spans_of
 from torch.profiler import ProfilerActivity, profile
 from train_workload import DENSE_NAMES, ID_NAMES
 from workloads import LABEL
@@ -113,6 +113,7 @@ def shares(profiler: profile, seconds: float, wall_ms: float, steps: int) -> dic
         "gpu_busy_profiled": running / seconds,
         "profiled_ms": 1e3 * seconds / steps,
         "kernels_us": dict(list(per_step(spans, steps).items())[:40]),
+        "idle_us": dict(list(idle_per_step(spans, steps).items())[:20]),
     }
 
 

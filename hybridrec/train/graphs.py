@@ -20,7 +20,7 @@ from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
-from hybridrec.train.late_loss import LateLoss
+from hybridrec.train.late_loss import LateLoss, expected
 from hybridrec.train.losses import LOSSES, Divisor
 from hybridrec.types import Batch
 
@@ -142,9 +142,9 @@ class StepGraph:
         """What is captured; each replay leaves its results where this one finds them."""
         outputs = learner.outputs(self.batch.batch)
         loss = learner.reduced(outputs, self.batch.batch, self.divisor)
+        self._there.copy_(loss.detach(), non_blocking=True)  # before the backward, for which nobody waits
         loss.backward()
         self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
-        self._there.copy_(loss.detach(), non_blocking=True)
         self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
         self.outputs, self.loss = outputs.detach(), loss.detach()
 
@@ -156,6 +156,7 @@ class StepGraph:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
             self._divisor = divisor
+        expected(self._there)
         self._again()
         for part, grad in self._grads:
             part.grad = grad

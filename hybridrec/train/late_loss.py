@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -22,11 +24,17 @@ class LossNotFinite(FloatingPointError):
         self.late = late
 
 
+AWAITED = 0x7FC0_0A3D  # the bits of a NaN that no sum comes to: a loss that is not there yet
+SPINS, PAUSE = 50, 2e-5  # looks without a pause, for steps that are short, and the seconds between later ones
+
+
 class LateLoss:
     """A loss on its way to the host, to `there`, and the outputs it came of. `float(loss)` waits for it.
 
-    `loss` is the number on the device, for what must not wait. The place is used again by the next step, so `check()`
-    comes before that: it refuses a loss that is not finite, and does what else can be known only now (`also`).
+    It comes before its step is done: whoever waits for it has the time of the backward to launch what is next. `there`
+    was made by `expected`. `loss` is the number on the device, for what must not wait. The place is used again by the
+    next step, so `check()` comes before that: it refuses a loss that is not finite, and does what else can only be
+    known now (`also`).
     """
 
     def __init__(self, there: Tensor, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
@@ -34,13 +42,20 @@ class LateLoss:
         self.outputs, self._batch, self._also = outputs, batch, also
         self._there: Tensor | None = there
         self._value = math.nan
-        self._ready = torch.cuda.current_stream(outputs.device).record_event()
+        self._done = torch.cuda.current_stream(outputs.device).record_event()
 
     def __float__(self) -> float:
         if self._there is not None:
-            self._ready.synchronize()
+            self._wait(self._there.view(torch.int32))
             self._value, self._there = float(self._there), None
         return self._value
+
+    def _wait(self, bits: Tensor) -> None:
+        """Until the number is there, or the step is done; a device that has failed says so."""
+        for looks in count():
+            if bits.item() != AWAITED or (looks >= SPINS and self._done.query()):
+                return
+            time.sleep(0 if looks < SPINS else PAUSE)  # lets other threads run
 
     def check(self) -> None:
         """Wait for the loss; LossNotFinite where it is not finite."""
@@ -48,6 +63,17 @@ class LateLoss:
         self._also()
         if not math.isfinite(value):
             raise LossNotFinite(value, self.outputs, self._batch, late=True)
+
+
+def expected(there: Tensor) -> None:
+    """Before a step that brings its loss here: none is there.
+
+    >>> there = torch.tensor(0.5)
+    >>> expected(there)
+    >>> there
+    tensor(nan)
+    """
+    there.view(torch.int32).fill_(AWAITED)
 
 
 def _why(outputs: Tensor, batch: Batch) -> str:

@@ -44,9 +44,9 @@ class Window:
         self._stages, self._metrics, self._ranks = learner.stages, metrics, learner.ranks
         self._spare: MetricSet | None = None  # of the window before
         self._on_device = learner.device is not None
-        self._side: torch.cuda.Stream | None = None  # on which metrics are read while the next step runs
+        self._side: torch.cuda.Stream | None = None  # on which metrics are read, before all else of the next step
         if learner.device is not None and learner.device.type == "cuda":
-            self._side = torch.cuda.Stream(learner.device)
+            self._side = torch.cuda.Stream(learner.device, priority=-1)
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._late: tuple[SupportsFloat, float] | None = None  # the last loss, not among them yet, and its weight

@@ -7,28 +7,31 @@ import math
 import pytest
 import torch
 
-from hybridrec.train.late_loss import LateLoss, LossNotFinite
+from hybridrec.train.late_loss import LateLoss, LossNotFinite, expected
 from hybridrec.train.step import Learner, train_step
 from tests.train.clicks import dataset, trainer_of
 
 
 class Device:
-    """A stream whose work is done when somebody waits for it."""
+    """A stream that brings a loss when somebody has asked a few times, and says by `done` that its work is done."""
 
-    def __init__(self, there: torch.Tensor, loss: float) -> None:
-        self.there, self.loss, self.waits = there, loss, 0
+    def __init__(self, there: torch.Tensor, loss: float, done: bool) -> None:
+        self.there, self.loss, self.done, self.asked = there, loss, done, 0
 
     def record_event(self) -> Device:
         return self
 
-    def synchronize(self) -> None:
-        self.waits += 1
-        self.there.fill_(self.loss)
+    def query(self) -> bool:
+        self.asked += 1
+        if self.asked == 3:
+            self.there.fill_(self.loss)
+        return self.done and self.asked >= 3
 
 
-def late(monkeypatch, loss: float, also=lambda: None) -> tuple[LateLoss, Device]:
-    there = torch.tensor(math.inf)
-    device = Device(there, loss)
+def late(monkeypatch, loss: float, also=lambda: None, done: bool = False) -> tuple[LateLoss, Device]:
+    there = torch.tensor(7.0)  # the last step's
+    expected(there)
+    device = Device(there, loss, done)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda at: device)
     return LateLoss(there, torch.tensor(loss), torch.zeros(100), next(iter(dataset())), also), device
 
@@ -41,10 +44,35 @@ def learner_with(found: LateLoss) -> Learner:
 
 def test_it_is_waited_for_once_and_outlives_its_place(monkeypatch):
     found, device = late(monkeypatch, 0.5)
-    assert device.waits == 0
+    assert device.asked == 0
     assert float(found) == 0.5
     device.there.fill_(7.0)  # the next step's
-    assert (float(found), device.waits) == (0.5, 1)
+    assert (float(found), device.asked) == (0.5, 3)
+
+
+def test_it_is_known_before_its_step_is_done(monkeypatch):
+    found, device = late(monkeypatch, 0.5, done=False)
+    assert float(found) == 0.5
+    assert not device.query()
+
+
+def test_a_step_that_is_done_has_brought_its_loss_whatever_its_bits(monkeypatch):
+    unlucky = torch.tensor(0.0)
+    expected(unlucky)
+    found, _ = late(monkeypatch, float("nan"), done=True)
+    found._there = unlucky
+    assert math.isnan(float(found))
+
+
+def test_a_device_that_fails_is_not_waited_for_any_longer(monkeypatch):
+    found, device = late(monkeypatch, 0.5)
+
+    def failed() -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(device, "query", failed)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        float(found)
 
 
 def test_the_next_step_checks_it_before_it_does_anything(monkeypatch):
