@@ -8,8 +8,9 @@ each once. Steps are timed a few at a time until all that they began is done, th
 
 from __future__ import annotations
 
-import logging
+import math
 import time
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -49,14 +50,19 @@ def trainer_of(task: Task, shape: Shape) -> Trainer:
 def held_back(shape: Shape, task: Task) -> Tensor | None:
     """Memory for what a step needs beyond the share that a Trainer leaves to it: vectors, their gradients, and ids.
 
-    Vectors thrice: themselves, their gradient, and what layers make of them. Ids twelve times: batches, slots, groups.
+    Vectors four times: themselves, their gradient, what layers make of them, and room to spare. Ids twelve times:
+    batches, slots, groups.
     """
-    if task.device == "cpu":
+    free = memory.free_bytes(torch.device(task.device))
+    if free is None:
         return None
-    working = 3 * 4 * task.batch * shape.width + 12 * 8 * task.batch * shape.ids
-    free = memory.free_bytes(torch.device(task.device)) or 0
-    beyond = int((working - caches.MARGIN * free) / (1 - caches.MARGIN))
-    return torch.empty(max(0, beyond), dtype=torch.uint8, device=task.device)
+    working = 4 * 4 * task.batch * shape.width + 12 * 8 * task.batch * shape.ids
+    return torch.empty(beyond(working, free), dtype=torch.uint8, device=task.device)
+
+
+def beyond(working: int, free: int) -> int:
+    """How many of the bytes that are free must be held so that so many are left beside tables in the end."""
+    return max(0, math.ceil((working - caches.MARGIN * free) / (1 - caches.MARGIN)))
 
 
 class Steps:
@@ -80,11 +86,11 @@ class Steps:
     def _drawn(self) -> Batch:
         drawn = sample(self.shape, self.batch, self.number, self.task.device)
         self.number += 1
-        made = batch_of(self.shape, self.batch, drawn)
-        for feature, (table, _) in enumerate(self.shape.features):
+        parts = drawn.ids.split([self.batch * hot for _, hot in self.shape.features])
+        for (table, _), ids in zip(self.shape.features, parts, strict=True):
             if table == self.table:
-                self.used |= torch.isin(self.watched, made.ids[f"f{feature}"].values)
-        return made
+                self.used |= torch.isin(self.watched, ids)
+        return batch_of(self.shape, self.batch, drawn)
 
     def several(self, count: int) -> float:
         """ms of a step, of so many in a row, and of the admission of the batch that follows."""
@@ -141,29 +147,40 @@ def spread(emb: Any) -> dict[str, Any]:
 
 def main() -> None:
     task = Task.received()
-    logging.basicConfig(format="%(message)s")  # what the Trainer says of its choice
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     shape = shape_of(task.model, task.most_rows)
-    begin = time.perf_counter()
-    trainer = trainer_of(task, shape)
-    tidy(task)
-    emb: Any = trainer.model.get_submodule("embeddings")
-    say(found := {**spread(emb), "begin_s": time.perf_counter() - begin})
-    if task.device != "cpu":
-        trainer.model.get_submodule("layers").compile()  # whose averages take twice the time of a step otherwise
-    try:
-        found |= measured(task, shape, trainer, task.batch)
-    except torch.OutOfMemoryError as error:
-        found |= {"lacked": f"batch {task.batch}: {error}"[:400]}
-    if "ms" not in found:  # not in the `except`, whose frames have the memory
-        trainer.learner.discard()
-        with_graphs(trainer.learner)
+    found: dict[str, Any] = {"lacked": {}}
+    trainer: Trainer | None = None
+    for batch in (task.batch, task.batch // 2):
+        try:
+            trainer = trainer or begun(replace(task, batch=batch), shape, found)
+            found |= measured(task, shape, trainer, batch)
+            break
+        except (torch.OutOfMemoryError, ValueError) as error:  # ValueError: the host has not the memory either
+            found["lacked"][batch] = f"{error}"[:400]
+            say(found)
+        if trainer is not None:
+            trainer.learner.discard()
+            with_graphs(trainer.learner)
         tidy(task)
-        found |= measured(task, shape, trainer, task.batch // 2)
+    if "ms" not in found:
+        raise SystemExit(f"no batch is small enough: {found['lacked']}")
     if task.device != "cpu":
         found |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}
     say(found)
+
+
+def begun(task: Task, shape: Shape, found: dict[str, Any]) -> Trainer:
+    """The Trainer, its layers compiled; where it has put the rows, and how long that took, is found."""
+    begin = time.perf_counter()
+    trainer = trainer_of(task, shape)
+    tidy(task)
+    found |= {**spread(trainer.model.get_submodule("embeddings")), "begin_s": time.perf_counter() - begin}
+    say(found)
+    if task.device != "cpu":
+        trainer.model.get_submodule("layers").compile()  # whose averages take twice the time of a step otherwise
+    return trainer
 
 
 if __name__ == "__main__":
