@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from embedding_gpu_ours import batch_of, collection, learner_of, optimizer, with_graphs
-from gpu_models import Shape, sample
+from gpu_models import LARGE, Shape, sample
 from gpu_process import Task, say, tidy
 from tiers_gpu_keys import timed
 from tiers_gpu_models import CACHED, shape_of
+from torch import Tensor
 
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import train_step
 from hybridrec.types import Batch
 
-COMPARED = 8  # steps whose losses must be the same
-CLOSE = 1e-3
+COMPARED = 8  # steps after which losses and rows must be the same, as far as the order of sums lets them
+CLOSE = 1e-2
+APART = 2e-3  # numbers of rows begin within 0.05, and a step takes them by 0.03
+WATCHED = 1_024  # rows of a table
+
+
+class Ran(NamedTuple):
+    """ms of a step once each batch was seen, the share of ids whose rows were there by then; first losses, and rows."""
+
+    ms: float
+    hit_rate: float
+    losses: list[float]
+    rows: dict[str, Tensor]
 
 
 def tiered(task: Task, shape: Shape) -> dict[str, Any]:
@@ -26,18 +38,15 @@ def tiered(task: Task, shape: Shape) -> dict[str, Any]:
     drawn = [sample(shape, task.batch, number, task.device) for number in range(task.batches)]
     found: dict[str, Any] = {"batches": len(drawn), "ids_sum": sum(int(each.ids.sum()) for each in drawn)}
     batches = [batch_of(shape, task.batch, each) for each in drawn]
-    hot, wanted, _ = _run(task, shape, batches, None)
-    say(found := {**found, "hot_ms": hot})
+    hot = _run(task, shape, batches, None)
+    say(found := {**found, "hot_ms": hot.ms})
     tidy(task)  # the rows of both have no room beside each other
-    ms, losses, hit_rate = _run(task, shape, batches, CACHED)
-    assert all(abs(a - b) <= CLOSE * abs(b) for a, b in zip(losses, wanted, strict=True)), (losses, wanted)
-    return {**found, "tiered_ms": ms, "tiered_warm": hot / ms, "hit_rate": hit_rate}
+    ran = _run(task, shape, batches, CACHED)
+    check(ran, hot)
+    return {**found, "tiered_ms": ran.ms, "tiered_warm": hot.ms / ran.ms, "hit_rate": ran.hit_rate}
 
 
-def _run(
-    task: Task, shape: Shape, batches: Sequence[Batch], cache: float | None
-) -> tuple[float, list[float], float]:  # fmt: skip
-    """ms of a step once each batch was seen, the first losses, and the share of ids whose rows were there by then."""
+def _run(task: Task, shape: Shape, batches: Sequence[Batch], cache: float | None) -> Ran:
     torch.manual_seed(0)
     emb = collection(shape, task.device, cache)
     learner = learner_of(shape, emb, optimizer(shape, emb), task.device)
@@ -52,13 +61,35 @@ def _run(
         return train_step(learner, [Placed(batch, float(len(batch)))])
 
     losses = [step().loss for _ in range(COMPARED)]
+    rows = some_rows(emb)
     for _ in batches:
         step()
     before = counted(emb)
     ms = timed(step, task.steps, torch.device(task.device))
     learner.settle()
     assert learner.graphs is None or learner.graphs.refused is None, learner.graphs.refused
-    return ms, losses, hit_rate(before, counted(emb))
+    return Ran(ms, hit_rate(before, counted(emb)), losses, rows)
+
+
+def some_rows(emb: Any) -> dict[str, Tensor]:
+    """Rows of the tables that may have a cache: half from the begin, where ids are used most, half from all over."""
+    sizes = {name: table.fixed_rows for name, table in emb.tables.items()}
+    least = min(LARGE, max(sizes.values()))
+    first = torch.arange(WATCHED // 2)
+    asked = {name: torch.cat([first, first * (rows // len(first))]) % rows for name, rows in sizes.items()}
+    return {name: emb.lookup(name, ids.to(emb.device)).cpu() for name, ids in asked.items() if sizes[name] >= least}
+
+
+def check(ran: Ran, wanted: Ran) -> None:
+    """Losses are close, and no row is another.
+
+    Where gradients nearly cancel, rounding decides the sign of an update, and so a few numbers of a row may differ.
+    """
+    pairs = list(zip(ran.losses, wanted.losses, strict=True))
+    assert all(abs(a - b) <= CLOSE * abs(b) for a, b in pairs), f"losses differ: {pairs}"
+    for name, rows in wanted.rows.items():
+        apart = ((ran.rows[name] - rows).abs() > APART).float().mean(1)
+        assert bool((apart <= 0.5).all()), f"{int((apart > 0.5).sum())} rows of table {name} are others"
 
 
 def counted(emb: Any) -> tuple[int, int]:

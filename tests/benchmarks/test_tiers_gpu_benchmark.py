@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-MODULES = ("tiers_gpu", "tiers_gpu_medium", "tiers_gpu_models", "gpu_models", "gpu_process")
+MODULES = ("tiers_gpu", "tiers_gpu_medium", "tiers_gpu_models", "tiers_gpu_tiered", "gpu_models", "gpu_process")
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
@@ -134,6 +134,24 @@ def test_the_chart_is_drawn_from_the_answer(drawn: Callable[..., str]) -> None:
         **{"tiered_warm": 0.7, "medium_fp32": 50.0},
     }
     assert "<svg" in drawn("tiers_gpu_plot", answer)
+
+
+# -- all rows there, and a fifth -------------------------------------------------------------------------------
+
+
+def test_a_row_in_the_place_of_another_is_no_right_answer(modules: dict[str, ModuleType]) -> None:
+    work = modules["tiers_gpu_tiered"]
+    rows = torch.rand(64, 16).mul_(0.1)
+    wanted = work.Ran(1.0, 1.0, [0.7], {"t3": rows})
+    rounded = rows.clone()
+    rounded[5, :3] += 0.06  # updates whose sign rounding decided
+    work.check(wanted._replace(rows={"t3": rounded}), wanted)
+    mixed = rows.clone()
+    mixed[[5, 6]] = rows[[6, 5]]
+    with pytest.raises(AssertionError, match="2 rows of table t3 are others"):
+        work.check(wanted._replace(rows={"t3": mixed}), wanted)
+    with pytest.raises(AssertionError, match="losses differ"):
+        work.check(wanted._replace(losses=[0.8]), wanted)
 
 
 # -- Medium in float32 -----------------------------------------------------------------------------------------
