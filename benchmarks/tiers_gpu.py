@@ -102,6 +102,12 @@ def told(program: str, task: Task) -> dict[str, Any]:
     return found
 
 
+def put(answer: dict[str, Any], key: str, name: str, found: dict[str, Any] | None) -> None:
+    """Something found goes under a name among others of its kind."""
+    if found is not None:
+        answer.setdefault(key, {})[name] = found
+
+
 # -- parts -----------------------------------------------------------------------------------------------------
 
 
@@ -110,7 +116,7 @@ def keys(args: Options, answer: dict[str, Any]) -> None:
 
     for load in (0.5, 0.75, 0.95):
         found = tried(answer, f"load {load}", lambda load=load: work.keys(args, load, device(args)))
-        answer.setdefault("loads", {}).update({} if found is None else {str(load): found})
+        put(answer, "loads", str(load), found)
 
 
 def batches(args: Options, answer: dict[str, Any]) -> None:
@@ -118,7 +124,7 @@ def batches(args: Options, answer: dict[str, Any]) -> None:
 
     for name in models(args, "batches"):
         found = tried(answer, f"batches of {name}", lambda name=name: work.batches(args, name, device(args)))
-        answer.setdefault("prepare_ms", {}).update({} if found is None else {name: found})
+        put(answer, "prepare_ms", name, found)
 
 
 def steps(args: Options, answer: dict[str, Any]) -> None:
@@ -133,21 +139,20 @@ def steps(args: Options, answer: dict[str, Any]) -> None:
 def tiered(args: Options, answer: dict[str, Any]) -> None:
     for name in models(args, "tiered"):
         found = tried(answer, f"tiered {name}", lambda name=name: told("tiers_gpu_tiered.py", task_of(args, name)))
-        answer.setdefault("tiered", {}).update({} if found is None else {name: found})
+        put(answer, "tiered", name, found)
 
 
 def uvm(args: Options, answer: dict[str, Any]) -> None:
+    if reason := why_no_peer(args):
+        answer["absent"]["fbgemm"] = reason
+        note(f"no FBGEMM: {reason}")
     for name in models(args, "uvm"):
         task = task_of(args, name)
         ours = tried(answer, f"uvm {name}, ours", lambda task=task: told("tiers_gpu_tiered.py", task))
-        if reason := why_no_peer(args):
-            answer["absent"]["fbgemm"] = reason
-            note(f"no FBGEMM: {reason}")
-            continue
-        peer = tried(answer, f"uvm {name}, FBGEMM", lambda task=task: beside(task))
+        peer = None if reason else tried(answer, f"uvm {name}, FBGEMM", lambda task=task: beside(task))
         if ours is not None and peer is not None:
-            answer["versions"] |= peer.pop("versions")
-            answer.setdefault("uvm", {})[name] = compared(ours, peer)
+            answer["versions"] |= peer["versions"]
+            put(answer, "uvm", name, tried(answer, f"uvm {name}", lambda both=(ours, peer): compared(*both)))
 
 
 def beside(task: Task) -> dict[str, Any]:
