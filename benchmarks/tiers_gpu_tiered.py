@@ -12,8 +12,12 @@ from gpu_models import LARGE, Shape, sample
 from gpu_process import Task, say, tidy
 from tiers_gpu_keys import timed
 from tiers_gpu_models import CACHED, shape_of
+from tiers_gpu_steps import ONE_BY_ONE, interpreted
 from torch import Tensor
 
+import hybridrec as hr
+from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import train_step
 from hybridrec.types import Batch
@@ -49,6 +53,8 @@ def tiered(task: Task, shape: Shape) -> dict[str, Any]:
 def _run(task: Task, shape: Shape, batches: Sequence[Batch], cache: float | None) -> Ran:
     torch.manual_seed(0)
     emb = collection(shape, task.device, cache)
+    if task.device == "cpu":
+        emb.adopt(_interpreted(emb, cache))
     learner = learner_of(shape, emb, optimizer(shape, emb), task.device)
     if task.device != "cpu":
         with_graphs(learner)
@@ -69,6 +75,17 @@ def _run(task: Task, shape: Shape, batches: Sequence[Batch], cache: float | None
     learner.settle()
     assert learner.graphs is None or learner.graphs.refused is None, learner.graphs.refused
     return Ran(ms, hit_rate(before, counted(emb)), losses, rows)
+
+
+def _interpreted(like: hr.EmbeddingCollection, cache: float | None) -> DeviceGroup:
+    """The tables of a collection of the CPU as a GPU has them, a share of the rows hot, for Triton's interpreter."""
+    if cache is None:
+        return interpreted(like)
+    made = {
+        name: TieredStore(table, like.seed, torch.device("cpu"), round(cache * table.fixed_rows))
+        for name, table in like.tables.items()
+    }
+    return DeviceGroup(made, like.trainable, ONE_BY_ONE)
 
 
 def some_rows(emb: Any) -> dict[str, Tensor]:
@@ -94,8 +111,8 @@ def check(ran: Ran, wanted: Ran) -> None:
 
 def counted(emb: Any) -> tuple[int, int]:
     """Ids, and those whose rows were not there, of each cache once."""
-    caches = {id(store.cache): store.cache for name in emb.tables if hasattr(store := emb[name], "cache")}
-    figures = [cache.figures() for cache in caches.values()]
+    tiers = {store.tier for name in emb.tables if hasattr(store := emb[name], "tier")}
+    figures = [tier.figures() for tier in tiers]
     assert not any(each.refused for each in figures), "the rows of two batches fit"
     return sum(each.ids for each in figures), sum(each.cold_ids for each in figures)
 
