@@ -8,8 +8,9 @@ from statistics import median
 from typing import Any
 
 import torch
-from gpu_models import sample, shape_of
+from gpu_models import sample
 from gpu_profile import call_us
+from tiers_gpu_models import shape_of
 from torch import Tensor
 
 from hybridrec.embedding.gpu.homes import bits
