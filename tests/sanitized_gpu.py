@@ -19,6 +19,9 @@ USUAL = [
     "tests/embedding/gpu/test_max.py",
     "tests/embedding/gpu/test_weight_gradients.py",
     "tests/embedding/gpu/test_training_half.py::test_exact_updates_are_rounded_as_on_the_cpu_bit_for_bit",
+    "tests/ops/hash_index",
+    "tests/ops/hash_rows",
+    "tests/ops/row_cache",
 ]
 
 

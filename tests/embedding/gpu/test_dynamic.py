@@ -73,7 +73,7 @@ def tables(sizes: dict[str, Any]) -> list[hr.Table]:
 
 
 def block(batch: int) -> IdBlock:
-    of_a = {"a": ids(40, batch), "b": ids(9, batch), "a_list": lists(40, 3, batch)}
+    of_a = {"a": ids(40, batch), "b": ids(9, batch), "a_list": lists(40, 2, batch)}  # means of two are exact
     return IdBlock.from_ragged({**of_a, "c": ids(30, batch, 2), "c_seq": lists(30, 2, batch)})
 
 
@@ -311,6 +311,7 @@ def test_a_collection_trains_as_on_the_host_while_its_table_grows_or_is_full(cap
 
 
 @on_a_card
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() -> None:
     emb, rows = whole("cuda", 10**6)
     given = {"user": torch.arange(64), "friends": torch.arange(64), "item": torch.arange(64)}
