@@ -12,8 +12,9 @@ tables that have seen all their ids over that with fixed ones. `tiered`: `tiered
 steps, as CUDA graphs, with a fifth of the rows of fixed tables of a million and more on the card, over that with all
 rows there: the least of the models. `uvm`: `tiered_vs_uvm` is how many times the time of such a step FBGEMM takes with
 its caching table. `medium`: `medium_fp32` is the ms of a step of the Medium model in float32, 206 GiB of rows over card
-and host, as a Trainer chooses it. Times are medians by the device's clock. Figures come only after the answers were
-found right. A part that fails says so, and the others go on.
+and host, as a Trainer chooses it. Times are medians by the device's clock, of calls that wait for it and not for the
+host. Figures come only after the answers were found right. A part that fails says so, and the others go on. `--profile`
+adds what each kernel and the host take.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def keys(args: Options, answer: dict[str, Any]) -> None:
 
     for load in (0.5, 0.75, 0.95):
         found = tried(answer, f"load {load}", lambda load=load: work.keys(args, load, device(args)))
-        put(answer, "loads", str(load), found)
+        put(answer, "loads", str(load), apart(answer, f"load {load}", found))
 
 
 def batches(args: Options, answer: dict[str, Any]) -> None:
@@ -124,7 +125,7 @@ def batches(args: Options, answer: dict[str, Any]) -> None:
 
     for name in models(args, "batches"):
         found = tried(answer, f"batches of {name}", lambda name=name: work.batches(args, name, device(args)))
-        put(answer, "prepare_ms", name, found)
+        put(answer, "prepare_ms", name, apart(answer, name, found))
 
 
 def steps(args: Options, answer: dict[str, Any]) -> None:
@@ -232,6 +233,14 @@ def save(answer: dict[str, Any], folder: Path = RESULTS) -> Path:
     return target
 
 
+def apart(answer: dict[str, Any], name: str, found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The figures of a part; what its kernels took has a place of its own in the answer."""
+    if found is not None and "profile" in found:
+        profiles = answer.setdefault("profile", {})
+        profiles |= {f"{name}, {call}": took for call, took in found.pop("profile").items()}
+    return found
+
+
 def lines(answer: dict[str, Any]) -> str:
     """The answer for people."""
     shown = [
@@ -246,6 +255,9 @@ def lines(answer: dict[str, Any]) -> str:
     parts = [(name, part) for part in ("prepare_ms", "tiered", "uvm") for name in answer.get(part, {})]
     shown += [f"{name}, {part}: {numbers(answer[part][name])}" for name, part in parts]
     shown += [f"{part}: {numbers(answer[part])}" for part in ("steps_ms", "medium") if part in answer]
+    for name, each in answer.get("profile", {}).items():
+        host, launches, kernels = each["host_us"], each["launches"], each["kernels_us"]
+        shown.append(f"{name}: host {host} µs for {launches} launches, kernels {kernels} µs: {each['kernels']}")
     return "\n".join([*shown, *(f"no {what}: {why}" for what, why in answer["absent"].items())])
 
 
@@ -265,7 +277,12 @@ def arguments() -> Options:
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--batches", type=int, default=64, help="distinct batches")
     parser.add_argument("--steps", type=int, default=40, help="timed calls: their median counts")
+    parser.add_argument(
+        "--profile", action="store_true", help="what kernels of `keys` and `batches` take, and the host"
+    )
     args = parsed(parser, SMALL)
+    if args.profile and args.smoke:
+        parser.error("--profile asks a GPU what its kernels take: leave --smoke out")
     if unknown := sorted(set((args.models or "small").split(",")) - set(TIERED)):
         parser.error(f"unknown model {', '.join(unknown)}: choose from {', '.join(TIERED)}")
     return args
