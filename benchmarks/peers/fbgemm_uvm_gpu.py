@@ -41,13 +41,7 @@ class Cached(Peer):
         options = {"cache_load_factor": CACHED, "uvm_host_mapped": True, "prefetch_pipeline": ahead}
         super().__init__(task, shape, tables_of(shape, task.device, lambda rows: rows >= LARGE, **options))
         self.turn = 0
-        self.stream = self._beside() if ahead else None
-
-    def _beside(self) -> torch.cuda.Stream:
-        """A stream for what begins when the tables are there."""
-        made = torch.cuda.Stream()
-        made.wait_stream(torch.cuda.current_stream())
-        return made
+        self.stream = torch.cuda.Stream() if ahead else None
 
     def in_turn(self, step: Step) -> Step:
         """The step on the batch that is next: what came for it is for no other."""
@@ -64,6 +58,8 @@ class Cached(Peer):
         if self.stream is not None:
             coming = self.samples[self.turn % self.count]
             forward = torch.cuda.current_stream()
+            if self.turn == 1:
+                self.stream.wait_stream(forward)  # the first batch has brought its rows there by itself
             with torch.cuda.stream(self.stream):
                 self.emb.prefetch(coming.ids, self.offsets, forward_stream=forward)
         return found
