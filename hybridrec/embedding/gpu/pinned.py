@@ -42,7 +42,7 @@ def _pages(count: int, dtype: torch.dtype) -> Tensor:
     """Memory for so many numbers on pages that hold nothing else, large ones where the system has them."""
     if not count:
         return torch.empty(0, dtype=dtype)
-    pages = mmap.mmap(-1, count * dtype.itemsize)
+    pages = mmap.mmap(-1, count * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without them
             pages.madvise(mmap.MADV_HUGEPAGE)
