@@ -11,7 +11,11 @@ import torch
 from embedding_gpu_ours import batch_of, collection, learner_of, optimizer, with_graphs
 from gpu_models import Shape, sample, shape_of
 from tiers_gpu_keys import timed
+from tiers_gpu_steps import ONE_BY_ONE, interpreted
 
+import hybridrec as hr
+from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import train_step
 from hybridrec.types import Batch
@@ -39,6 +43,8 @@ def _run(
     """ms of a step once each batch was seen, the first losses, and the share of ids whose rows were there by then."""
     torch.manual_seed(0)
     emb = collection(shape, at.type, cache)
+    if at.type == "cpu":
+        emb.adopt(_interpreted(emb, cache))
     learner = learner_of(shape, emb, optimizer(shape, emb), at.type)
     if at.type != "cpu":
         with_graphs(learner)
@@ -60,9 +66,20 @@ def _run(
     return ms, losses, 1 - (after[1] - before[1]) / max(1, after[0] - before[0])
 
 
+def _interpreted(like: hr.EmbeddingCollection, cache: float | None) -> DeviceGroup:
+    """The tables of a collection of the CPU as a GPU has them, a share of the rows hot, for Triton's interpreter."""
+    if cache is None:
+        return interpreted(like)
+    made = {
+        name: TieredStore(table, like.seed, torch.device("cpu"), round(cache * table.fixed_rows))
+        for name, table in like.tables.items()
+    }
+    return DeviceGroup(made, like.trainable, ONE_BY_ONE)
+
+
 def _counted(emb: Any) -> tuple[int, int]:
     """Ids, and those whose rows were not there, of each cache once."""
-    caches = {id(store.cache): store.cache for name in emb.tables if hasattr(store := emb[name], "cache")}
-    figures = [cache.figures() for cache in caches.values()]
+    tiers = {store.tier for name in emb.tables if hasattr(store := emb[name], "tier")}
+    figures = [tier.figures() for tier in tiers]
     assert not any(each.refused for each in figures), "the rows of two batches fit"
     return sum(each.ids for each in figures), sum(each.cold_ids for each in figures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import random
 from typing import Any
 
 import pytest
@@ -25,6 +26,12 @@ needs_gpu = [
 ]
 
 
+def wait_for_the_device() -> None:
+    """Until all that was launched on it is done: then whoever waits for nothing knows what came of it."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
 def quicken_the_interpreter() -> None:
     """Its modules are searched for builtins once, and not at every call of a function: a third of all time."""
     from triton.language.core import is_builtin
@@ -41,6 +48,21 @@ def quicken_the_interpreter() -> None:
 
     if hasattr(interpreter, "_patch_builtin"):
         interpreter._patch_builtin = patch
+
+
+def shuffle_programs(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The interpreter runs the programs of each launch in an order of their own: by itself, it takes them in turn."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    set_dim, set_at = InterpreterBuilder.set_grid_dim, InterpreterBuilder.set_grid_idx
+    chance, order = random.Random(seed), []
+
+    def begin(builder: Any, x: int, y: int, z: int) -> None:
+        set_dim(builder, x, y, z)
+        order[:] = chance.sample(range(x), x)
+
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_dim", begin)
+    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", lambda self, x, y, z: set_at(self, order[x], y, z))
 
 
 if INTERPRETED:

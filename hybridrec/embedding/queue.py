@@ -96,6 +96,12 @@ class GradientQueue(Generic[Held]):
     def refuse(self, steps: Mapping[str, RowStep]) -> None:
         raise NotImplementedError
 
+    def check(self) -> None:
+        """Raise if a lookup until now was not as it should be, and nobody was told yet; may wait for a device.
+
+        Here nothing is to be told: ids are looked at before their rows are.
+        """
+
     # -- the queue ----------------------------------------------------------------------------------------
 
     def queue(self, work: Any, tensors: tuple[Any, ...], tables: Iterable[str], lent: Iterable[Tensor] = ()) -> None:

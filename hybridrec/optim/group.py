@@ -53,6 +53,10 @@ class RowGroup(Protocol):
         """Raise FloatingPointError if a step with nan="raise" meets a row whose gradient is not finite."""
         ...
 
+    def check(self) -> None:
+        """Raise if a lookup until now was not as it should be, and nobody was told yet; may wait for a device."""
+        ...
+
     def step(self, steps: Mapping[str, RowStep]) -> None:
         """Update the tables named, in one pass, and empty their queues."""
         ...

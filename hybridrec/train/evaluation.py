@@ -106,6 +106,7 @@ def evaluate(
                 take(metrics, [part])
             if watch is not None:
                 watch(learner.loss.scores(outputs), batch)
+        learner.settle()
     if ranks is not None:
         totals = ranks.sum(torch.tensor([losses, weight, rows], dtype=torch.float64)).tolist()
         (losses, weight, rows), metrics = totals, None if metrics is None else metrics.together(ranks)

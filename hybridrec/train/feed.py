@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hybridrec.embedding.gpu.streams import stream_apart
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
 
@@ -39,7 +40,7 @@ class Feed(Iterator[Placed]):
     ) -> None:
         self._source = iter(batches)
         self._place, self._position = place, position
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = stream_apart(device) if device.type == "cuda" else None
         self.state = None if position is None else position()
         self._copied: deque[tuple[Any, Batch]] = deque()  # batches that the device may still be reading
         self._ready: queue.Queue[tuple[Placed | BaseException | None, Any]] = queue.Queue(AHEAD)

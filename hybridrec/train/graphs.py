@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding import EmbeddingCollection
+from hybridrec.embedding.gpu.replay import captured
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
@@ -105,14 +106,6 @@ class StepGraphs:
         torch.cuda.empty_cache()
         log.warning("steps run without CUDA graphs: %s", self.refused)
         return None
-
-
-def captured(work: Callable[[], None]) -> Callable[[], None]:
-    """What replays the launches of some work; they are recorded now, and nothing of it is done."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        work()
-    return graph.replay
 
 
 def _first(error: BaseException) -> BaseException:

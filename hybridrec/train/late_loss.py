@@ -33,8 +33,8 @@ class LateLoss:
 
     It comes before its step is done: whoever waits for it has the time of the backward to launch what is next. `there`
     was made by `expected`. `loss` is the number on the device, for what must not wait. The place is used again by the
-    next step, so `check()` comes before that: it refuses a loss that is not finite, and does what else can be known only
-    now (`also`).
+    next step, so `check()` comes before that: it refuses a loss that is not finite, and does what else can only be
+    known now (`also`).
     """
 
     def __init__(self, there: Tensor, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:

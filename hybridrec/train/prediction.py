@@ -93,6 +93,7 @@ def scored(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
                 raise _of_ranks(ranks, _nan(own, batch, data, done + before))
             done += sum(map(len, parts))
             yield torch.cat(parts) if ranks is not None else own
+        learner.settle()
 
 
 def _nan(scores: Tensor, batch: Batch, data: Any, before: int) -> ValueError | None:

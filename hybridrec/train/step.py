@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection
+from hybridrec.embedding.owner import groups_of
 from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
 from hybridrec.parallel.ranks import Ranks
@@ -43,7 +44,8 @@ class Learner:
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
     where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; the loss of such a step is
-    `late`, since nobody waits for it: the next step checks it, or `settle()`. With `ranks`, the model is one of
+    `late`, since nobody waits for it: the next step checks it, or `settle()`, which also waits for what lookups on a
+    device had to tell. With `ranks`, the model is one of
     `hr.shard`, and every rank makes the same steps.
     """
 
@@ -107,6 +109,15 @@ class Learner:
         self._fused.step(None if self.late is None else self.late.loss)
 
     def settle(self) -> None:
+        """Wait for all lookups and the loss of the last step: an error where one is not as it should be.
+
+        What a lookup on a device finds is told by a later one, and this is for whoever makes no more of them.
+        """
+        self.check_late()
+        for _, group in groups_of(self.model):
+            group.check()
+
+    def check_late(self) -> None:
         """Wait for the loss of the last step, if it is late; an error where it is not finite."""
         late, self.late = self.late, None
         if late is not None:
@@ -163,7 +174,7 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     A loss that is not finite is a FloatingPointError; after it, and any other error, no weight has changed and no
     gradient is left. With `learner.graphs` the next step raises it.
     """
-    learner.settle()
+    learner.check_late()
     placed = [each if isinstance(each, Placed) else learner.place(each) for each in group]
     batches, total = [each.batch for each in placed], sum(each.weight for each in placed)
     graphs = learner.graphs if len(placed) == 1 else None

@@ -4,7 +4,8 @@
 
 A job is a function of JSON values and tensors, called on every rank at the same time; it finds the other ranks by
 `hybridrec.parallel.ranks()` and returns dicts, lists, JSON values and tensors. A rank that fails is a `RankFailed`
-with its traceback; its world is ended and made anew for the next job. So is a world that takes longer than `within`.
+with its traceback; its world is ended and made anew for the next job. So is a world that takes longer than `within`,
+and one whose job is left by an interrupt: nobody waits for its answers, which would be taken for those of the next job.
 """
 
 from __future__ import annotations
@@ -52,11 +53,15 @@ class Pool:
 
     def run(self, job: str, *, within: float = PATIENCE, **arguments: Any) -> list[Any]:
         """Call "package.module:function" with these arguments on every rank; their results in the order of ranks."""
-        if not self._ranks:
-            self._start()
-        for rank in self._ranks:
-            rank.tell({"job": job, "arguments": arguments})
-        return [outcome["result"] for outcome in self._outcomes(within)]
+        try:
+            if not self._ranks:
+                self._start()
+            for rank in self._ranks:
+                rank.tell({"job": job, "arguments": arguments})
+            return [outcome["result"] for outcome in self._outcomes(within)]
+        except BaseException:  # a time limit of pytest's too, after which hypothesis goes on with other cases
+            self.close()
+            raise
 
     @property
     def pids(self) -> list[int]:
@@ -108,7 +113,6 @@ class Pool:
         for rank, outcome in zip(self._ranks, outcomes, strict=True):
             what = outcome.get("error", "was done") if outcome else "gave no answer; it stood at\n" + rank.stack()
             said.append(f"rank {rank.rank}: {what.rstrip()}")
-        self.close()
         raise RankFailed(f"world of {self.world}: {why}\n" + "\n".join(said))
 
 
@@ -162,15 +166,11 @@ class _Rank:
 
 
 class _Forge:
-    """The process that forks ranks, and the socket where they report."""
+    """The process that forks ranks, and the folder of the sockets where they report, one for each world."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hybridrec-ranks-"))
         self._made = 0
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(str(self._folder / "socket"))
-        self._socket.listen(64)
-        self._socket.settimeout(PATIENCE)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.parallel.rank_process"],
             cwd=ROOT,
@@ -183,11 +183,15 @@ class _Forge:
         self._made += 1
         log = self._folder / f"world{self._made}"
         assert self._process.stdin is not None
-        for rank in range(world):
-            wanted = self._wanted(rank, world, port, log) | {"relay": relay}
-            self._process.stdin.write(json.dumps(wanted).encode() + b"\n")
-        self._process.stdin.flush()
-        found = [_Rank(self._socket.accept()[0], log) for _ in range(world)]
+        with socket.socket(socket.AF_UNIX) as meeting:
+            meeting.bind(str(log))
+            meeting.listen(world)
+            meeting.settimeout(PATIENCE)
+            for rank in range(world):
+                wanted = self._wanted(rank, world, port, log) | {"relay": relay}
+                self._process.stdin.write(json.dumps(wanted).encode() + b"\n")
+            self._process.stdin.flush()
+            found = [_Rank(meeting.accept()[0], log) for _ in range(world)]
         return sorted(found, key=lambda each: each.rank)
 
     def _wanted(self, rank: int, world: int, port: int, log: Path) -> dict[str, Any]:
@@ -204,7 +208,7 @@ class _Forge:
         return {
             "rank": rank,
             "environment": environment,
-            "socket": str(self._folder / "socket"),
+            "socket": str(log),
             "log": str(log.with_suffix(f".{rank}")),
             "timeout": PATIENCE,
         }
@@ -213,7 +217,6 @@ class _Forge:
         """End the process; the ranks end with their sockets."""
         self._process.kill()
         self._process.wait()
-        self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

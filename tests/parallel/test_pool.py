@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
-from tests.parallel.pool import RankFailed, pool
+from tests.parallel.pool import Pool, RankFailed, pool
 from tests.patience import wait_for
 
 ECHO = "tests.parallel.jobs.echo"
@@ -56,6 +57,18 @@ def test_a_hang_ends_in_time_and_says_where_each_rank_stood() -> None:
     with pytest.raises(RankFailed, match=r"not done within 2 s(.|\n)*in failing"):
         pool(2).run(f"{ECHO}:failing", rank=1, how="hang", within=2)
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
+
+
+def test_the_answers_to_a_job_that_was_left_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    pool(2).run(f"{ECHO}:here", word="before")
+    with monkeypatch.context() as here:
+        here.setattr(Pool, "_outcomes", leave)
+        with pytest.raises(KeyboardInterrupt):
+            pool(2).run(f"{ECHO}:here", word="left")
+    assert [each["word"] for each in pool(2).run(f"{ECHO}:here", word="next")] == ["next", "next"]
 
 
 @pytest.mark.slow

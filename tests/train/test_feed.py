@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from hybridrec.embedding.gpu.replay import captured
 from hybridrec.train import Callback, StepResult, Trainer
 from hybridrec.train.feed import Feed
 from hybridrec.train.placed import Placed
@@ -82,6 +85,35 @@ def test_closing_ends_the_thread_and_the_source_while_both_have_more():
     assert closed.is_set()
     assert not feed._thread.is_alive()
     assert list(feed) == []
+
+
+def once(batch: Batch, wanted: threading.Event, taken: threading.Event) -> Iterator[Batch]:
+    """A batch when it is wanted; the event comes when it is on its way to the device."""
+    wanted.wait(PATIENCE)
+    yield batch
+    taken.set()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_batch_that_comes_during_a_capture_is_no_part_of_it():
+    """torch has 32 streams, which it hands out in turn: one feed in so many would have had that of the capture."""
+    device, batch = torch.device("cuda", 0), next(iter(dataset(rows=100)))
+    number = torch.zeros((), device=device)
+    for _ in range(33):
+        wanted, taken = threading.Event(), threading.Event()
+        source = once(batch, wanted, taken)
+        feed = Feed(source, lambda batch: Placed(batch.to(device, non_blocking=True), 1.0), device)
+        captured(partial(meanwhile, number, wanted, taken))
+        assert next(feed).batch.to("cpu").equal(batch)
+        feed.close()
+
+
+def meanwhile(number: torch.Tensor, wanted: threading.Event, taken: threading.Event) -> None:
+    """Launch something, and wait until the batch is on its way."""
+    number.add_(1)
+    wanted.set()
+    assert taken.wait(PATIENCE)
 
 
 ENDS_WITH_BATCHES_TO_COME = """

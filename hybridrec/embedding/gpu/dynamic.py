@@ -72,6 +72,12 @@ class DynamicTables:
         for name, store in self.stores.items():
             store.refuse(self._seen[self.numbers[name]], LATE)
 
+    def check(self) -> None:
+        """Raise if any lookup found no room for new ids; waits for the current stream."""
+        standing = self.rows.standing.tolist()
+        for name, store in self.stores.items():
+            store.refuse(standing[self.numbers[name]], LATE)
+
     def _asks(self) -> dict[str, int]:
         return {name: store.asked for name, store in self.stores.items()}
 

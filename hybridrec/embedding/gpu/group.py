@@ -158,6 +158,14 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for lookup in self._lookups:
             lookup.refuse()
 
+    def check(self) -> None:
+        for tier in self.tiers:
+            tier.check()
+        for lookup in self._lookups:
+            lookup.check()
+        if self.dynamic is not None:
+            self.dynamic.check()
+
     def fix(self, block: IdBlock) -> None:
         """Before a capture: lookups of this very block read slots of tiered tables from memory that stays."""
         for lookup in self._lookups:

@@ -209,6 +209,11 @@ class DeviceLookup:
             self._copied = torch.cuda.current_stream(self.faults.device).record_event()
         return None
 
+    def check(self) -> None:
+        """Raise if any lookup had ids outside a table; waits for the current stream."""
+        self._copied = None  # what comes now is newer
+        self._refuse(self.faults)
+
     def report(self) -> None:
         """Within a capture, after the lookup: replays bring to the host what `refuse` looks at."""
         self._seen.copy_(self.faults, non_blocking=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,12 +16,14 @@ from torch import Tensor
 class Pinned:
     """A tensor in memory of the host that stays where it is, so that kernels can reach it over the link.
 
-    It is made first and pinned then: memory that torch pins itself is rounded up to a power of two. On the CPU alone,
-    where kernels are interpreted, it is ordinary memory.
+    It has pages of its own, which are pinned once they are there: memory that torch pins itself is rounded up to a
+    power of two, and a page shared with other memory would pin a part of that, from which CUDA then refuses to copy.
+    On the CPU alone, where kernels are interpreted, it is ordinary memory.
     """
 
     def __init__(self, shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device, name: str) -> None:
-        self.tensor: Tensor = torch.full(tuple(shape), fill, dtype=dtype)  # all threads touch it: pinning is quicker
+        self.tensor = _pages(math.prod(shape), dtype).view(tuple(shape))
+        self.tensor.fill_(fill)  # by all threads, so that pinning finds its pages there
         if device.type != "cuda" or not self.tensor.nbytes:
             return
         with torch.cuda.device(device):
@@ -31,6 +36,17 @@ class Pinned:
                 "more memory, of which `ulimit -l` may allow less"
             )
         weakref.finalize(self, _unpinned, self.tensor, device)
+
+
+def _pages(count: int, dtype: torch.dtype) -> Tensor:
+    """Memory for so many numbers on pages that hold nothing else, large ones where the system has them."""
+    if not count:
+        return torch.empty(0, dtype=dtype)
+    pages = mmap.mmap(-1, count * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a system without them
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=dtype, count=count)
 
 
 def _unpinned(tensor: Tensor, device: torch.device) -> None:

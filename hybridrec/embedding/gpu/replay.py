@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -14,15 +16,39 @@ class Replay:
     """
 
     def __init__(self) -> None:
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Callable[[], None]]] = {}
+        self._graphs: dict[Hashable, tuple[Callable[[], None], Callable[[], None]]] = {}
 
     def run(self, key: Hashable, launches: Callable[[], None]) -> None:
         """Do what the launches do."""
         if torch.cuda.is_current_stream_capturing():
             return launches()
         if key not in self._graphs:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                launches()
-            self._graphs[key] = graph, launches  # which hold the memory
-        return self._graphs[key][0].replay()
+            self._graphs[key] = captured(launches), launches  # which hold the memory
+        return self._graphs[key][0]()
+
+
+def captured(work: Callable[[], None]) -> Callable[[], None]:
+    """What replays the launches of some work; they are recorded now, and nothing of it is done.
+
+    Other threads may send what they like meanwhile, but not to streams that take part: see `stream_apart`.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with _without_garbage(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        work()
+    return graph.replay
+
+
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """No cycles of earlier models are collected.
+
+    When pinned memory goes, torch marks its last use on all streams that used it. On one that is being captured such a
+    mark is an error for whichever thread pins memory next, and looks at it.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

@@ -20,7 +20,7 @@ from hybridrec.embedding.gpu.lane import Lane
 from hybridrec.embedding.gpu.pinned import Pinned
 from hybridrec.ops.row_cache import staged
 from hybridrec.ops.row_cache import triton as tiers
-from hybridrec.ops.row_cache.cache import MOST_ROWS, Column, RowCache
+from hybridrec.ops.row_cache.cache import MOST_ROWS, Column, Figures, RowCache
 from hybridrec.ops.row_cache.cache import of as at
 from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.runs import Runs
@@ -91,8 +91,7 @@ class TierClass:
         self._lent: dict[TieredStore, dict[str, _Held]] = {}  # by their names
         self._flights: deque[tuple[weakref.ref[Flight], _Numbered]] = deque()  # in their order
         self._told = 0  # refused admissions
-        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-        self._copied: Any = None  # the event after which `_seen` can be read
+        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=self.device.type == "cuda")  # by the host
         self._admitted: Any = None  # the end of the last admission, which has a stream of its own
         self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         self._landed: Any = None  # the end of the last that told which rows may go
@@ -167,7 +166,8 @@ class TierClass:
         """
         for store in self.stores:
             store.settle()
-        for moment in (self._touched, self._landed):  # after what has landed by now: else three batches may be out
+        # Behind the one before, and behind what has landed by now: else three batches may be out.
+        for moment in (self._admitted, self._touched, self._landed):
             wait(moment, self.device)
         flight = Flight()
         given = values, runs, out, weakref.ref(flight)
@@ -181,6 +181,7 @@ class TierClass:
     def _admit(self, values: Tensor, runs: Runs, out: Tensor, flight: weakref.ref[Flight], exchange: Any) -> None:
         slots, number = tiers.admit(self.cache, rows_of(values, runs), exchange)
         put_slots(values, runs, slots, self.cache.slots, out)
+        self._seen.copy_(self.cache.lasting, non_blocking=True)
         self._admitted = now(self.device)
         self._flights.append((flight, _Numbered(number, self._admitted)))
 
@@ -209,21 +210,16 @@ class TierClass:
                 last.number.record_stream(torch.cuda.current_stream(self.device))
 
     def watch(self) -> None:
-        """Raise if an earlier admission was refused; nobody waits for the device to know."""
-        if self.device.type == "cpu":
-            return self._refuse(self.cache.lasting)
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        if self._copied is not None and self._copied.query():
-            self._copied = None
-            self._refuse(self._seen)
-        if self._copied is None:
-            self._seen.copy_(self.cache.lasting, non_blocking=True)
-            self._copied = torch.cuda.current_stream(self.device).record_event()
-        return None
+        """Raise if an admission that is done was refused; nobody waits for the device to know."""
+        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if int(self._seen[at.REFUSED]) > self._told and not capturing:
+            self.check()
 
-    def _refuse(self, lasting: Tensor) -> None:
-        refused, lack = int(lasting[at.REFUSED]), int(lasting[at.LACK])
+    def check(self) -> None:
+        """Raise if any admission was refused; waits for the last one."""
+        if self._admitted is not None:
+            self._admitted.synchronize()
+        refused, lack = int(self._seen[at.REFUSED]), int(self._seen[at.LACK])
         if refused > self._told:
             self._told = refused
             names, slots = [repr(store.table.name) for store in self.stores], self.cache.slots
@@ -234,6 +230,11 @@ class TierClass:
                 f"lookup took its rows for zeros, and none was lost or changed. Give {give} cache={slots + lack} or "
                 "more, smaller batches, or a step after each of them"
             )
+
+    def figures(self) -> Figures:
+        """What happened so far, in all admissions; waits for them."""
+        wait(self._admitted, self.device)
+        return self.cache.figures()
 
     # -- rows by their numbers ----------------------------------------------------------------------------
 

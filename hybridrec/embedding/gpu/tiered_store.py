@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.capture import ROWS, Settles
-from hybridrec.embedding.gpu.memory import ENTRY, SLOT
 from hybridrec.embedding.gpu.read_capture import ReadCapture
 from hybridrec.embedding.gpu.store import DeviceStore, draw_initial
 from hybridrec.embedding.gpu.tier_class import Flight, TierClass
@@ -100,6 +100,9 @@ class TieredStore(DeviceStore):
         super().detach()
         self.tier.take_back(self)
 
+    def _state_bytes(self, rule: RowRule) -> int:
+        return memory.state_bytes(self.table, rule, self.share, self.slots)  # of all that its class has, what it brings
+
     @property
     def drawn(self) -> Drawn:
         first, stride, column = self.part  # by rows, whatever slots they are in
@@ -163,9 +166,11 @@ class TieredStore(DeviceStore):
         return found
 
     def snapshot(self) -> Snapshot:
+        self.tier.check()
         return Snapshot(self._rows_between(0, len(self)), self._clock, self.rule)
 
     def _make_capture(self) -> Settles:
+        self.tier.check()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # rows that are on their way have come
         return ReadCapture(self.clock, self.rule, len(self), self._rows_between, self.row_bytes)
@@ -194,7 +199,7 @@ class TieredStore(DeviceStore):
 
     def counters(self) -> dict[str, int]:
         """Those of the row update are its own; what was admitted and moved is that of all tables of its class."""
-        figures = self.cache.figures()
+        figures = self.tier.figures()
         moved = {"ids": figures.ids, "cold_ids": figures.cold_ids, "moved_rows": figures.moved}
         return {**super().counters(), **moved, "bytes_each_way": figures.bytes_each_way}
 
@@ -208,7 +213,7 @@ class TieredStore(DeviceStore):
         cold = packed_width(self.dim, kept) * kept.itemsize
         rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
         state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
-        index = ENTRY * len(self) + SLOT * self.slots
+        index = memory.ENTRY * len(self) + memory.SLOT * self.slots
         return {
             **{"rows": rows, "state": state, "index": index, "allocated": rows + state + index},
             "overhead_per_row": index / max(1, len(self)),
@@ -231,10 +236,10 @@ def begins_of(stores: Mapping[str, DeviceStore]) -> tuple[dict[str, int], int]:
     begins: dict[Any, int] = {}
     end, made = 0, {}
     for name, store in stores.items():
-        memory = store.tier if isinstance(store, TieredStore) else store
-        if memory not in begins:
-            begins[memory], end = end, end + len(store.there)
-        made[name] = begins[memory]
+        home = store.tier if isinstance(store, TieredStore) else store
+        if home not in begins:
+            begins[home], end = end, end + len(store.there)
+        made[name] = begins[home]
     return made, end
 
 

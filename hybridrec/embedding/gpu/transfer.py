@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding.dense_store import is_run
+from hybridrec.embedding.gpu.streams import stream_apart
 
 PART = 1 << 26  # bytes that go at a time
 
@@ -33,7 +34,7 @@ def to_host(values: Tensor, after: Any = None) -> Tensor:
         return made.copy_(values)
     if not values.numel():
         return made
-    stream = torch.cuda.Stream(values.device)
+    stream = stream_apart(values.device)
     stream.wait_event(after or torch.cuda.current_stream(values.device).record_event())
     size = min(values.numel(), rows_of_part(values.dtype.itemsize))
     buffers = [torch.empty(size, dtype=values.dtype, pin_memory=True) for _ in range(2)]

@@ -75,6 +75,11 @@ class PartedGroup:
         for part, mine in self._split(steps):
             part.step({name: steps[name] for name in mine})
 
+    def check(self) -> None:
+        """Raise if a lookup until now was not as it should be, and nobody was told yet; may wait for a device."""
+        for part in self.parts:
+            part.check()
+
     def settle(self) -> None:
         """Until all that was sent elsewhere has been done."""
         for part in self.parts:

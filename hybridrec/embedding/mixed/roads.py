@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.gpu.streams import stream_apart
 from hybridrec.types import IdBlock
 
 
@@ -39,7 +40,7 @@ class Roads:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         cuda = device.type == "cuda"
-        self._ids, self._up, self._down = (torch.cuda.Stream(device) if cuda else None for _ in range(3))
+        self._ids, self._up, self._down = (stream_apart(device) if cuda else None for _ in range(3))
 
     def fetch(self, block: IdBlock, names: Sequence[str]) -> Fetched:
         """Have these features of a block come to the host, after what the current stream does now."""

@@ -1,6 +1,7 @@
 """What a row holds when it begins: values drawn by its id, and the fill of each state.
 
-A program has a few ids of one table, and goes over the columns of those that begin; most programs have none.
+A program has a few ids of one table, and goes over the columns of those that begin; most programs have none. Slots are
+a column before branches and loops begin: Triton 3.6 cannot lay out one that a branch makes of a mask.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ def _float(line, which):
 
 
 @triton.jit
-def _put(home, slot, mask, columns, value):
-    """Values float32 [N, C] of columns [C] to the rows of slots [N], in the type of their table."""
+def _put(home, slot, columns, value):
+    """Values float32 [N, C] of columns [C] to the rows of slots [N, 1], in the type of their table."""
     dim, kind, address = tl.load(home + home_of.DIM), tl.load(home + home_of.TYPE), tl.load(home + home_of.ROWS)
-    to = slot[:, None] * dim + columns[None, :]
-    inside = mask[:, None] & ((columns >= 0) & (columns < dim))[None, :]
+    to = slot * dim + columns[None, :]
+    inside = (slot >= 0) & (columns >= 0)[None, :] & (columns < dim)[None, :]
     if kind == home_of.FLOAT32:
         tl.store(address.to(tl.pointer_type(tl.float32)) + to, value, mask=inside)
     elif kind == home_of.FLOAT16:
@@ -36,10 +37,10 @@ def _put(home, slot, mask, columns, value):
 
 @triton.jit
 def _words(home, id, block, purpose, WIDE: tl.constexpr):
-    """Four words of each counter [N, WIDE] of ids [N]."""
+    """Four words of each counter [N, WIDE] of ids [N, 1]."""
     key = tl.load(home + home_of.KEY)
     zeros = tl.zeros([id.shape[0], WIDE], tl.uint32)
-    low, high = zeros + id[:, None].to(tl.uint32), zeros + (id[:, None] >> 32).to(tl.uint32)
+    low, high = zeros + id.to(tl.uint32), zeros + (id >> 32).to(tl.uint32)
     block = zeros + block[None, :].to(tl.uint32)
     return initial_triton._philox(
         low, high, block, zeros + purpose, zeros + key.to(tl.uint32), zeros + (key >> 32).to(tl.uint32)
@@ -47,8 +48,8 @@ def _words(home, id, block, purpose, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _draw(home, id, slot, mask, WIDE: tl.constexpr):
-    """The initial values of ids [N], by the counters of ../philox/README.md."""
+def _draw(home, id, slot, WIDE: tl.constexpr):
+    """The initial values of ids [N, 1], by the counters of ../philox/README.md."""
     factor, kind = _float(home, home_of.FACTOR), tl.load(home + home_of.INIT)
     dim, column = tl.load(home + home_of.DIM), tl.load(home + home_of.COLUMN)
     if kind == home_of.UNIFORM:  # a counter has four values
@@ -56,7 +57,7 @@ def _draw(home, id, slot, mask, WIDE: tl.constexpr):
         for first in range(0, tl.cdiv(skip + dim, 4), WIDE):
             a, b, c, d = _words(home, id, column // 4 + first + tl.arange(0, WIDE), 0, WIDE)
             whole = (tl.interleave(tl.interleave(a, c), tl.interleave(b, d)) >> 8).to(tl.int32) - 8388608
-            _put(home, slot, mask, first * 4 + tl.arange(0, 4 * WIDE) - skip, whole.to(tl.float32) * factor)
+            _put(home, slot, first * 4 + tl.arange(0, 4 * WIDE) - skip, whole.to(tl.float32) * factor)
     else:
         for first in range(0, dim, WIDE):
             value = tl.zeros([id.shape[0], WIDE], tl.float32) + factor
@@ -65,18 +66,18 @@ def _draw(home, id, slot, mask, WIDE: tl.constexpr):
                 halves = initial_triton._halves(a) + initial_triton._halves(b)
                 halves += initial_triton._halves(c) + initial_triton._halves(d)
                 value = (halves - 262140).to(tl.float32) * factor
-            _put(home, slot, mask, first + tl.arange(0, WIDE), value)
+            _put(home, slot, first + tl.arange(0, WIDE), value)
 
 
 @triton.jit
-def _fill(state, slot, mask, WIDE: tl.constexpr):
-    """The fill of a state [slots, width]."""
+def _fill(state, slot, WIDE: tl.constexpr):
+    """The fill of a state [slots, width] for the rows of slots [N, 1]."""
     width, fill = tl.load(state + 1), _float(state, 2)
     to = tl.load(state).to(tl.pointer_type(tl.float32))
     for first in range(0, width, WIDE):
         columns = first + tl.arange(0, WIDE)
         value = tl.zeros([slot.shape[0], WIDE], tl.float32) + fill
-        tl.store(to + slot[:, None] * width + columns[None, :], value, mask=mask[:, None] & (columns < width)[None, :])
+        tl.store(to + slot * width + columns[None, :], value, mask=(slot >= 0) & (columns < width)[None, :])
 
 
 @triton.jit
@@ -105,9 +106,8 @@ def begin_rows(
         begins = wanted & (tl.load(marks + at, mask=wanted, other=0) > 0)  # or is refused, and has no slot
         place = tl.load(places + at, mask=begins, other=0)
         slot = tl.load(given + place, mask=begins, other=feature.NO_ID)
-        begins = begins & (slot >= 0)
-        if tl.max(begins.to(tl.int32)) > 0:
-            home = homes + table * home_of.LENGTH
-            _draw(home, tl.load(values + at, mask=begins, other=0), slot, begins, WIDE)
+        if tl.max(slot) >= 0:
+            home, id = homes + table * home_of.LENGTH, tl.load(values + at, mask=slot >= 0, other=0)
+            _draw(home, id[:, None], slot[:, None], WIDE)
             for number in tl.static_range(2):
-                _fill(home + home_of.STATES + number * home_of.STATE, slot, begins, WIDE)
+                _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], WIDE)

@@ -22,6 +22,7 @@ from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.tier_class import TierClass
 from hybridrec.train import fixed_batch, graphs
+from hybridrec.train.evaluation import evaluate
 from hybridrec.train.graphs import StepGraphs
 from hybridrec.train.losses import make_loss
 from hybridrec.train.placed import Placed
@@ -150,7 +151,7 @@ def test_the_next_block_is_admitted_with_a_replay_and_no_third_one_is_out() -> N
     rows.step = lambda: (out.append(in_flight(tier)), step())[1]
     for number, placed in enumerate((first, second, third), 1):
         train_step(tiered.learner, [placed])
-        assert tier.cache.figures().admissions == before + min(number + 1, 3)
+        assert tier.figures().admissions == before + min(number + 1, 3)
         assert len(tier._flights) == (number < 3)
     assert out == [2, 2, 1]  # rows stay until their update
     assert tiered.learner.graphs is not None
@@ -175,6 +176,16 @@ def test_a_replay_that_needs_more_rows_than_there_is_room_for_is_told_and_none_i
         tiered.train(coming)  # nobody waits for the device to know: on a card it is told in one of the next steps
     for name in "ad":
         assert torch.equal(tiered.group.stores[name].snapshot().data.rows, hot.group.stores[name].snapshot().data.rows)
+
+
+@pytest.mark.parametrize("trains", [True, False], ids=["a step", "an evaluation"])
+def test_the_last_batch_of_a_run_is_told_if_it_needs_more_rows_than_there_is_room_for(trains: bool) -> None:
+    tiered = Run(tiered=True)
+    tiered.learner.graphs = None
+    many = scored(few(a_list=[list(range(35))]))
+    with pytest.raises(ValueError, match=r"tables 'a', 'd' together have 34 rows on .* needed 2 more"):
+        tiered.train([many]) if trains else evaluate(tiered.learner, [many], None)
+    tiered.learner.settle()  # it is told once
 
 
 def test_a_replay_names_ids_outside_a_table() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import hybridrec as hr
 from hybridrec.embedding import Constant, Normal, Uniform, state
 from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.gpu import tier_class, transfer
+from hybridrec.embedding.gpu import memory, tier_class, transfer
 from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.share import Share
@@ -216,6 +216,19 @@ def test_rows_and_state_of_tables_that_share_a_cache_are_their_own():
         assert {each: values.tolist() for each, values in found.state.items()} == {
             each: values.tolist() for each, values in expected.state.items()
         }
+
+
+def test_state_that_is_to_fit_the_card_is_that_of_the_hot_rows_of_each_table_once(monkeypatch):
+    a, _, c = three()
+    tier = TierClass([a, c])
+    monkeypatch.setattr(memory, "free_bytes", lambda device: tier.cache.slots * 6 * 4)
+    TieredStore.expect([(a, RULE), (c, RULE)])
+    for store in (a, c):
+        store.attach(RULE)
+    assert tier.cache.columns[1].hot.nbytes == tier.cache.slots * 6 * 4
+    monkeypatch.setattr(memory, "free_bytes", lambda device: -1)  # beside what they have
+    with pytest.raises(ValueError, match=r"2 tables cannot fit: 192 bytes are needed .* and 191 are free.*a \(96\)"):
+        TieredStore.expect([(a, RULE), (c, RULE)])
 
 
 def test_state_that_no_table_of_a_class_has_any_more_takes_no_memory():

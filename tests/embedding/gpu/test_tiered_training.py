@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.on_device import SIZES, OnDevice, ids, lists
-from tests.gpu import DEVICE, needs_gpu
+from tests.gpu import DEVICE, needs_gpu, wait_for_the_device
 from tests.ops.row_cache.caches import SMALL, sound
 
 pytestmark = needs_gpu
@@ -29,6 +30,7 @@ TABLES = [
     hr.Table("d", dim=8, rows=20, features=["d"]),
 ]
 SLOTS = {"a": 30, "c": 30, "d": 4}  # b is all on the device; a and d share theirs
+REFUSED = "tables 'a', 'd' together have 34 rows on .* needed 27 more"
 OPTIMIZERS = {
     "sgd": lambda m: hr.optim.SGD(m, lr=0.125),
     "adam": lambda m: hr.optim.Adam(m, lr=0.125),
@@ -190,7 +192,7 @@ def test_a_block_that_is_expected_is_admitted_while_the_one_before_is_out() -> N
         both.lookup.fetch(each)
     for number, each in enumerate(blocks, 1):
         both.backward(each)
-        admitted = {store.cache.figures().admissions for store in both.stores}
+        admitted = {store.tier.figures().admissions for store in both.stores}
         assert admitted == {min(number + 1, len(blocks))}
         both.step()
     both.agree()
@@ -272,13 +274,30 @@ def test_more_rows_than_there_is_room_for_are_told_and_none_is_lost() -> None:
     both = Both("sgd")
     both.tiered(few(a_list=[list(range(60))]))[0].sum().backward()
     both.optimizers[1].step()
-    with pytest.raises(
-        ValueError, match=r"tables 'a', 'd' together have 34 rows on .* needed 27 more.*them together cache=61 or more"
-    ):
+    wait_for_the_device()
+    with pytest.raises(ValueError, match=f"{REFUSED}.*them together cache=61 or more"):
         both.tiered(block(3))
     for name in "ad":
         data, expected = (home.stores[name].snapshot().data for home in (both.tiered, both.hot))
         assert torch.equal(data.rows, expected.rows)  # no gradient was taken
+
+
+@pytest.mark.parametrize("who", ["the group", "a snapshot", "a capture", "a copy"])
+def test_where_no_lookup_follows_whoever_reads_rows_tells_that_there_were_too_many(who: str) -> None:
+    both = Both("sgd")
+    both.tiered(few(a_list=[list(range(60))]))
+    d = both.tiered.stores["d"]
+    asks: dict[str, Callable[[], object]] = {
+        "the group": both.lookup.group.check,
+        "a snapshot": d.snapshot,
+        "a capture": d.capture,
+        "a copy": lambda: copy.deepcopy(d),
+    }
+    with pytest.raises(ValueError, match=REFUSED):
+        asks[who]()
+    for ask in asks.values():  # it is told once
+        ask()
+    both.tiered(block(3))
 
 
 @pytest.mark.parametrize(("name", "id", "most"), [("a", 60, 59), ("d", 25, 19), ("d", 34, 19), ("d", -7, 19)])
@@ -287,8 +306,11 @@ def test_an_id_outside_a_table_is_told_by_its_own_number(name: str, id: int, mos
     found = both.tiered(few(**{name: [id]}))[0]
     at = {"a": 0, "d": 29}[name]
     assert not found[:, at : at + 8].any()
-    with pytest.raises(ValueError, match=f"id {id} of feature {name!r} is outside table {name!r}, 0 … {most}"):
-        both.tiered(block(3))
+    for _ in range(2):  # it is told once
+        with pytest.raises(ValueError, match=f"id {id} of feature {name!r} is outside table {name!r}, 0 … {most}"):
+            both.lookup.group.check()
+        both.lookup.group.check()
+        both.tiered(few(**{name: [id]}))
 
 
 def test_copies_of_a_collection_share_as_it_does() -> None:

@@ -33,8 +33,8 @@ TABLES: list[Spec] = [
     },
     {"name": "wide", "dim": 5, "rows": 80, "combiner": "sqrtn", "out_of_range": "hash", "cache": 0.2},
     {"name": "largest", "dim": 4, "rows": 50, "combiner": "max", "out_of_range": "zero", "cache": 0.5},
+    {"name": "few", "dim": 4, "rows": 3},  # all of it is on the device, and it can be split by columns
     {"name": "one", "dim": 4, "rows": 1, "cache": 1},  # of which all ranks but one have nothing
-    {"name": "few", "dim": 4, "rows": 3},  # all of it is on the device
 ]
 SIZES = [[[2, 2, 1]], [[1, 2, 2]], [[2, 2, 0]]]
 FEW = [[[2, 1]], [[1, 1]], [[1, 2]]]

@@ -15,7 +15,7 @@ from hybridrec.train import Trainer, TrainOptions
 from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside
 from hybridrec.types import Batch, IdBlock
-from tests.gpu import DEVICE
+from tests.gpu import DEVICE, wait_for_the_device
 from tests.parallel.gpu.collection import DeviceCollection
 from tests.parallel.jobs.faults import told
 from tests.parallel.jobs.sharding import plan_of
@@ -92,7 +92,7 @@ def admitted_ahead() -> dict[str, Any]:
         model.prepare(each)
     for each in blocks:
         model(each).flat.sum().backward()
-        admitted.append(store.cache.figures().admissions)
+        admitted.append(store.tier.figures().admissions)
         rows.step()
     changes = (before["rows"] - held(store)["rows"]) / 0.5
     times = {id: change.mean().item() for id, change in zip(before["ids"].tolist(), changes, strict=True)}
@@ -106,6 +106,7 @@ def too_many() -> dict[str, Any]:
     before = held(model.module["t0"])["rows"]
     model(IdBlock.from_lists({"t0": [[0, 2, 1], [4 + 4 * rank_here()]]}).to(DEVICE)).flat.sum().backward()
     rows.step()
+    wait_for_the_device()
     found = told(lambda: model(IdBlock.from_lists({"t0": [[0]]}).to(DEVICE)))
     after = held(model.module["t0"])["rows"]
     out = model(IdBlock.from_lists({"t0": [[6, 8]]}).to(DEVICE)).flat

@@ -1,0 +1,50 @@
+"""Kernels compiled for a card that is not there: the interpreter takes what the compiler may refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class Nowhere:
+    """What Triton asks a driver before it compiles; the number of the card is one that no real one has."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return -1
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextmanager
+def launches_only_compile(cache: Path) -> Iterator[set[str]]:
+    """Launches compile for sm_90, by the types and alignment of what they are given, and run nothing.
+
+    Gives the names of the kernels so far.
+    """
+    from triton import knobs
+    from triton.backends.nvidia.compiler import CUDABackend
+    from triton.runtime import JITFunction, driver
+
+    compiled: set[str] = set()
+    run = JITFunction.run
+
+    def compile(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        compiled.add(self.fn.__name__)
+        return run(self, *args, grid=grid, warmup=True, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITFunction, "run", compile)
+        patch.setattr(driver, "_active", Nowhere())
+        patch.setattr(CUDABackend, "make_cubin", lambda *_: b"")  # of code that LLVM has made
+        patch.setattr(knobs.cache, "dir", str(cache))
+        yield compiled
