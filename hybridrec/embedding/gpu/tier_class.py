@@ -104,6 +104,11 @@ class TierClass:
             self._lent[store] = {ROWS: rows}
             store.join(self, base, rows.hot)
 
+    @property
+    def brought(self) -> bool:
+        """Whether a thread of the host brings rows, on the stream of who asks for them."""
+        return self._stage is not None
+
     # -- columns ------------------------------------------------------------------------------------------
 
     def _add(
@@ -217,6 +222,7 @@ class TierClass:
 
     def check(self) -> None:
         """Raise if any admission was refused; waits for the last one."""
+        self._lane.wait()
         if self._admitted is not None:
             self._admitted.synchronize()
         refused, lack = int(self._seen[at.REFUSED]), int(self._seen[at.LACK])
@@ -233,6 +239,7 @@ class TierClass:
 
     def figures(self) -> Figures:
         """What happened so far, in all admissions; waits for them."""
+        self._lane.wait()
         wait(self._admitted, self.device)
         return self.cache.figures()
 

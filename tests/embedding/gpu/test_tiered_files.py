@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
 from hybridrec.embedding.dense_store import DenseStore
+from hybridrec.embedding.gpu import tier_class
 from hybridrec.embedding.gpu.cold_file import ColdFile
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tier_class import classes_of
@@ -79,21 +84,62 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(tmp_path, ahead: bo
         if number == 2:
             shutil.rmtree(tmp_path)  # the files have no names there
     both.agree()
-    figures = both.stores[0].cache.figures()
+    figures = both.stores[0].tier.figures()
     assert figures.moved > 20
     assert figures.refused == 0
 
 
-def test_blocks_that_are_fetched_and_never_come_cost_no_row(tmp_path) -> None:
+class Late:
+    """A thread that comes to nothing before somebody waits for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._todo: deque[tuple[Callable[[], Any], Future]] = deque()
+
+    def do(self, work: Callable[[], Any]) -> Future:
+        made = Awaited(self._next)
+        self._todo.append((work, made))
+        return made
+
+    def wait(self) -> None:
+        while self._todo:
+            self._next()
+
+    def _next(self) -> None:
+        work, made = self._todo.popleft()
+        try:
+            made.set_result(work())
+        except Exception as error:
+            made.set_exception(error)
+
+
+class Awaited(Future):
+    """What has others done until it is there."""
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    def result(self, timeout: float | None = None) -> Any:
+        while not self.done():
+            self._go_on()
+        return super().result(timeout)
+
+
+def test_a_thread_that_is_late_changes_nothing(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tier_class, "Lane", Late)
     torch.manual_seed(1)
     both = Both("sgd", tables(tmp_path))
-    for _ in range(3):
-        gone = pairs(5).to(DEVICE)
-        both.lookup.fetch(gone)
-        both.backward(pairs(5).to(DEVICE))
+    blocks = [pairs(12).to(DEVICE) for _ in range(5)]  # there are slots for the rows of two, not of three
+    for each in blocks:
+        both.lookup.fetch(each)
+    for each in blocks[::2]:  # those between are admitted ahead, and let go
+        both.backward(each)
         both.step()
-        del gone
     both.agree()
+    figures = both.stores[0].tier.figures()
+    assert figures.admissions == 5
+    assert figures.refused == 0
+    assert figures.moved > 20
 
 
 def test_rows_that_leave_in_a_step_are_wanted_again_by_the_next(tmp_path) -> None:

@@ -68,6 +68,16 @@ def test_rows_that_went_in_one_admission_come_back_in_the_next_as_they_were_chan
     assert torch.equal(contents(cache, 0)[:, 0], expected.float())
 
 
+def test_what_is_written_to_places_later_stays() -> None:
+    cache, stage = away([torch.zeros(ROWS, 2)]), Stage(fine)
+    land(cache, admit(cache, torch.tensor([39, 30], device=DEVICE), stage.exchange).number)
+    stage.put_back()
+    staged.write(cache, 0, torch.arange(ROWS, device=DEVICE), torch.ones(ROWS, 2, device=DEVICE))
+    land(cache, admit(cache, torch.tensor([20], device=DEVICE), stage.exchange).number)
+    stage.put_back()
+    assert torch.equal(contents(cache, 0), torch.ones(ROWS, 2))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 def test_packed_rows_that_nobody_trains_can_change_tiers_for_ever(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
