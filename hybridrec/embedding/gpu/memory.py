@@ -35,8 +35,8 @@ FEWER_SLOTS = (
     "dtype=torch.bfloat16, or RowWiseAdagrad, which keeps one number per row"
 )
 MORE_HOST = (
-    "a larger cache, a smaller type for cold rows such as cold=torch.int8, path=, a directory on a disk for them, "
-    "fewer rows=, an optimizer with less state, or more memory for the host or its container"
+    "a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state, "
+    "path=, a directory on a disk for cold rows, or more memory for the host or its container"
 )
 MORE_DISK = (
     "path= on another disk, a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, or an "
