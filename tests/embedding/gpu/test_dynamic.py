@@ -165,6 +165,16 @@ def test_rows_in_flight_stay_and_too_many_are_told_by_the_next_lookup_that_can_k
     assert {4, 5, 6} <= set(one.ids())
 
 
+def test_where_no_lookup_follows_the_group_tells_that_there_were_too_many() -> None:
+    one = One(capacity=4)
+    held = one(1, 2, 3)
+    assert not one(4, 5).any()
+    with pytest.raises(ValueError, match="table 'user' holds 4 rows and 1 more are needed, but only 0 may be evicted"):
+        one.emb._look_up.group.check()
+    one.emb._look_up.group.check()  # it is told once
+    assert len(held) == 3
+
+
 def test_a_lookup_that_takes_no_gradient_ends_its_flight() -> None:
     one = One(capacity=3)
     with torch.inference_mode():
