@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu_models import Sample, Shape, averaged, floor_bytes, sample, shape_of
+from gpu_models import LARGE, Sample, Shape, averaged, floor_bytes, sample, shape_of
 from gpu_process import Measured, Task, affordable, captured, copy_gb_per_s, tidy
 from gpu_profile import kernels_us
 from torch import Tensor, nn
 
 import hybridrec as hr
+from hybridrec.models.dlrm import DLRMNet
 from hybridrec.models.layers import MLP
 from hybridrec.optim import RowOptimizer
 from hybridrec.train.losses import make_loss
@@ -24,7 +25,6 @@ from hybridrec.types import Batch, IdBlock
 
 LR, EPS, DENSE_LR = 0.03, 1e-8, 0.001
 PROFILED = 8  # steps
-LARGE = 1_000_000  # rows of a table that may have a cache: of smaller ones a batch has nearly all
 
 
 class Layers(nn.Module):
@@ -39,10 +39,22 @@ class Layers(nn.Module):
         return self.mlp(averaged(vectors, self.stride), dense).squeeze(1)
 
 
+class DotLayers(nn.Module):
+    """The dense part of a DLRM, with the same inputs and outputs."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        dim = shape.tables[0][1]
+        self.net = DLRMNet(len(shape.features), dim, shape.numbers, 1, shape.bottom, shape.hidden, dropout=0.0)
+
+    def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
+        return self.net(vectors, dense).squeeze(1)
+
+
 class Synthetic(nn.Module):
     """A model over a collection that other models may share."""
 
-    def __init__(self, embeddings: hr.EmbeddingCollection, layers: Layers) -> None:
+    def __init__(self, embeddings: hr.EmbeddingCollection, layers: nn.Module) -> None:
         super().__init__()
         self.embeddings, self.layers = embeddings, layers
 
@@ -65,7 +77,8 @@ def collection(
         hr.Table(f"t{at}", dim=dim, features=names[at], dtype=dtype, **_size(rows, cache, dynamic))
         for at, (rows, dim) in enumerate(shape.tables)
     ]
-    return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if shape.stride == 1 else None)
+    beside = shape.stride == 1 and not shape.bottom  # the numbers go into the layers with the vectors
+    return hr.EmbeddingCollection(tables, device=device, room=shape.numbers if beside else None)
 
 
 def _size(rows: int, cache: float | None, dynamic: bool) -> dict[str, Any]:
@@ -74,7 +87,7 @@ def _size(rows: int, cache: float | None, dynamic: bool) -> dict[str, Any]:
 
 
 def optimizer(shape: Shape, emb: nn.Module, **options: Any) -> RowOptimizer:
-    kind = hr.optim.RowWiseAdagrad if shape.half else hr.optim.Adagrad
+    kind = hr.optim.RowWiseAdagrad if shape.rowwise else hr.optim.Adagrad
     return kind(emb, lr=LR, eps=EPS, **options)
 
 
@@ -89,9 +102,14 @@ def batch_of(shape: Shape, rows: int, drawn: Sample) -> Batch:
     return Batch(IdBlock(names, drawn.ids, tuple(starts), hotness, offsets, batch_size=rows), drawn.dense, drawn.label)
 
 
+def model_of(shape: Shape, emb: hr.EmbeddingCollection, device: str) -> Synthetic:
+    """New layers over these tables."""
+    return Synthetic(emb, (DotLayers if shape.bottom else Layers)(shape).to(device))
+
+
 def learner_of(shape: Shape, emb: hr.EmbeddingCollection, rows: RowOptimizer, device: str, **options: Any) -> Learner:
     """New layers over these tables, and an optimizer for them with these options."""
-    model = Synthetic(emb, Layers(shape).to(device))
+    model = model_of(shape, emb, device)
     dense = torch.optim.Adagrad(model.layers.parameters(), lr=DENSE_LR, foreach=True, **options)
     return Learner(model, make_loss("bce"), dense, rows, device=None if device == "cpu" else torch.device(device))
 

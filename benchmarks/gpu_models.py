@@ -1,4 +1,4 @@
-"""The models of `embedding_gpu.py`, and their batches.
+"""The models of `embedding_gpu.py` and `tiers_gpu.py`, and their batches.
 
 Tiny, Small and Medium are the public synthetic models of NVIDIA's distributed-embeddings; "criteo" is 26 tables of a
 million rows of 128. A table with several hotnesses is shared by as many features. Ids follow a power law of exponent
@@ -14,6 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ALPHA = 1.05
+LARGE = 1_000_000  # rows of a table that may have a cache: of smaller ones a batch has nearly all
+# Rows per table of the MLPerf benchmark on Criteo 1 TB, capped at 40 M: 97 GiB of float32 rows of 128.
+CRITEO_1TB = (40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10)
+CRITEO_1TB += (2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36)
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,18 @@ class Tables:
 
 @dataclass(frozen=True)
 class Shape:
-    """Tables, the layers above them, and dense numbers; `stride` is the window of averages over vectors."""
+    """Tables, the layers above them, and dense numbers; `stride` is the window of averages over vectors.
+
+    With layers for the numbers alone, the `bottom`, it is a DLRM: `hidden` are then those above the dots of vectors.
+    """
 
     groups: tuple[Tables, ...]
     hidden: tuple[int, ...]
     numbers: int
     stride: int = 1
-    half: bool = False  # float16 rows and row-wise Adagrad
+    half: bool = False  # float16 rows
+    rowwise: bool = False  # row-wise Adagrad
+    bottom: tuple[int, ...] = ()
 
     @property
     def tables(self) -> list[tuple[int, int]]:
@@ -61,7 +70,7 @@ class Shape:
     def capped(self, rows: int) -> Shape:
         """The same with small tables and few of each kind."""
         small = [replace(g, count=min(g.count, 2), rows=min(g.rows, rows)) for g in self.groups]
-        return replace(self, groups=tuple(small), hidden=self.hidden[-1:])
+        return replace(self, groups=tuple(small), hidden=self.hidden[-1:], bottom=self.bottom[-1:])
 
 
 SHAPES = {
@@ -112,6 +121,7 @@ SHAPES = {
         numbers=25,
         stride=7,
         half=True,
+        rowwise=True,
     ),
 }
 
@@ -171,5 +181,5 @@ def floor_bytes(shape: Shape, rows: int, ids: Tensor) -> dict[str, int]:
         unique, dim = torch.cat(each).unique().numel(), shape.tables[table][1]
         distinct += unique
         forward += unique * dim * number
-        backward += 2 * unique * (dim * number + (4 if shape.half else dim * number))
+        backward += 2 * unique * (dim * number + (4 if shape.rowwise else dim * number))
     return {"ids": ids.numel(), "distinct": distinct, "fwd": forward, "fwd_bwd": forward + backward}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import Any, TypeVar
 
 import torch
@@ -69,3 +71,28 @@ def kernels_us(step: Callable[[Given], Any], given: Sequence[Given]) -> dict[str
             step(each)
         torch.cuda.synchronize()
     return per_step(spans_of(profiled), len(given))
+
+
+def call_us(work: Callable[[int], Any], undo: Callable[[], Any] = lambda: None, calls: int = 8) -> dict[str, Any]:
+    """What a call takes that nothing is queued before: of the host, of each kernel, and how many there are.
+
+    Without the profiler for the host, and with it for the kernels; what undoes a call is in neither.
+    """
+    hosts, spans = [], []
+    for number in range(2 * calls):
+        torch.cuda.synchronize()
+        if number < calls:
+            begin = time.perf_counter()
+            work(number)
+            hosts.append(1e6 * (time.perf_counter() - begin))
+        else:
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                work(number)
+                torch.cuda.synchronize()
+            spans += spans_of(profiled)
+        undo()
+    kernels = per_step(spans, calls)
+    return {
+        **{"host_us": round(median(hosts), 1), "launches": round(len(spans) / calls, 1)},
+        **{"kernels_us": round(sum(kernels.values()), 1), "kernels": kernels},
+    }

@@ -8,21 +8,26 @@ from statistics import median
 from typing import Any
 
 import torch
-from gpu_models import sample, shape_of
+from gpu_models import sample
+from gpu_profile import call_us
+from tiers_gpu_models import shape_of
 from torch import Tensor
 
+from hybridrec.embedding.gpu.homes import bits
 from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_index.lines import of as words
 from hybridrec.ops.hash_index.spans import Spans, of_counts
-from hybridrec.ops.hash_rows.lines import of
+from hybridrec.ops.hash_rows.lines import home_of, of
 from hybridrec.ops.hash_rows.triton_rows import HashRows, Policy
-from hybridrec.ops.philox import initial_triton
+from hybridrec.ops.philox import reference_torch as philox
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
 
 WARM = 3
+KEY, SCALE = 7, 0.05  # of the values that rows begin with
+AHEAD = 2_000_000  # cycles that a device is kept busy, so that all launches of a call wait for it
 
 
-def keys(args: Any, load: float, device: str) -> dict[str, float]:
+def keys(args: Any, load: float, device: str) -> dict[str, Any]:
     """Billions of ids a second that are found, and taken in, where the index is this full."""
     count, at = args.keys, torch.device(device)
     buckets = hash_index.buckets_for(args.rows)
@@ -31,6 +36,7 @@ def keys(args: Any, load: float, device: str) -> dict[str, float]:
     rows.tables[0].index = hash_index.empty(buckets, at)  # as full as is asked for, not as the capacity wants it
     rows.indexes = hash_index.lines_of([rows.tables[0].index], at)
     spans, weight = runs([count], [0], at), torch.zeros(held + count, args.dim, device=at)
+    homes = home(weight)
     for first in range(0, held, count):
         part = min(count, held - first)
         rows.prepare(spread(torch.arange(first, first + part, device=at)), runs([part], [0], at), evict=False)
@@ -45,16 +51,33 @@ def keys(args: Any, load: float, device: str) -> dict[str, float]:
     def slots(number: int) -> None:
         rows.find(known[number % 4], spans)
 
+    def touch(number: int) -> None:
+        rows.prepare(known[number % 4], spans, evict=False, homes=homes)
+
     def insert(_: int) -> None:
-        initial_triton.uniform_(weight, 7, 0.05, rows.prepare(new, spans, evict=False))
+        rows.prepare(new, spans, evict=False, homes=homes)
 
     def undo() -> None:
         rows.erase(0, new)
 
     took = {"find": timed(find, args.steps, at), "slots": timed(slots, args.steps, at)}
     took["insert"] = timed(insert, args.steps, at, undo)
+    insert(0)
     assert int(rows.lacking) == 0, "the index has room for all"
-    return {f"{name}_gkv_s": count / ms / 1e6 for name, ms in took.items()}
+    drawn = philox.uniform(KEY, new[:99].cpu(), args.dim, SCALE)
+    assert torch.equal(weight[rows.find(new, spans)[:99]].cpu(), drawn), "rows have the values of their ids"
+    undo()
+    answer: dict[str, Any] = {f"{name}_gkv_s": count / ms / 1e6 for name, ms in took.items()}
+    if args.profile:
+        answer["profile"] = {"find": call_us(slots), "touch": call_us(touch), "insert": call_us(insert, undo)}
+    return answer
+
+
+def home(weight: Tensor) -> Tensor:
+    """The line of a table whose rows are these, without state."""
+    numbers = weight.data_ptr(), weight.shape[1], home_of.FLOAT32, home_of.UNIFORM, bits(SCALE * 2.0**-23), KEY
+    line = [*numbers, *[0] * (home_of.LENGTH - len(numbers))]
+    return torch.tensor([line]).to(weight.device)
 
 
 def runs(counts: list[int], tables: list[int], device: torch.device) -> Spans:
@@ -84,7 +107,7 @@ def gathered(weight: Tensor, slots: Tensor, out: Tensor) -> None:
     gather(slots, line, firsts, programs, out, dim, weight.dtype, 4 if dim % 4 == 0 else 1)
 
 
-def batches(args: Any, model: str, device: str) -> dict[str, float]:
+def batches(args: Any, model: str, device: str) -> dict[str, Any]:
     """ms to prepare a batch of a model: of new ids, of known ones, and where a fifth of the rows is all there is."""
     shape, at = shape_of(model, 500 if device == "cpu" else None), torch.device(device)
     given = [sample(shape, args.batch, number, device).ids for number in range(args.batches)]
@@ -104,6 +127,7 @@ def batches(args: Any, model: str, device: str) -> dict[str, float]:
         prepare(wide, False)(number)
     took["known"] = timed(prepare(wide, False), args.steps, at)
     took["known_room_asked"] = timed(prepare(wide, True), args.steps, at)
+    profiled = call_us(prepare(wide, False)) if args.profile else None
     seen = [max(size // 5, most(given, shape, table)) for table, size in enumerate(wide.standing[:, of.SIZE].tolist())]
     del wide
     tight = HashRows.empty([Policy(count) for count in seen], at)
@@ -112,7 +136,7 @@ def batches(args: Any, model: str, device: str) -> dict[str, float]:
     took["full"] = timed(prepare(tight, True), args.steps, at)
     assert not bool(tight.standing[:, of.FAULTS].any()), "a batch fits"
     took["evicted_of_rows"] = int(tight.standing[:, of.EVICTED].sum()) / max(1, sum(seen))
-    return took
+    return took if profiled is None else {**took, "profile": {"known": profiled}}
 
 
 def most(given: list[Tensor], shape: Any, table: int) -> int:
@@ -133,9 +157,14 @@ def timed(
     undo: Callable[[], None] | None = None,
     warm: int = WARM,
 ) -> float:
-    """The median milliseconds of a call; what undoes it is not timed."""
+    """The median milliseconds of a call; what undoes it is not timed.
+
+    Who undoes it waits for the device, which is then given something to do: as in training, the host is ahead of it.
+    """
     times = []
     for number in range(warm + steps):
+        if undo is not None and device.type == "cuda":
+            torch.cuda._sleep(AHEAD)
         begin = clock(device)
         work(number)
         end = clock(device)

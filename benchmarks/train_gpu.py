@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpu_models import CRITEO_1TB
 from gpu_process import run
 from machine import gpu, short_name
 from question import CACHE, RESULTS, Options, about, add_smoke, keep, kept_before, note, options_of, parsed, tell
@@ -26,9 +27,6 @@ PRECISIONS = ("tf32", "bf16")
 SMOKE = {"rows": 4_096, "files": 2, "ids": 200, "batch": 256, "warm": 2, "steps": 4, "passes": 1}
 KEPT = ("rows", "files", "ids", "batch", "steps", "passes", "compile")
 GOALS = {"gpu_busy": 0.9}
-# Rows per table of the MLPerf benchmark on Criteo 1 TB, capped at 40 M: 97 GiB of float32 rows of 128.
-CRITEO_1TB = (40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10)
-CRITEO_1TB += (2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36)
 # Samples/s of NVIDIA's DLRM_and_DCNv2 (TensorFlow with distributed-embeddings), one A100 80GB, batch 65,536; its AMP
 # is beside our bfloat16. Its model on one GPU has 15.6 GiB of rows.
 PUBLISHED = {"dlrm": {"tf32": 2_840_000, "bf16": 4_550_000}, "dcnv2": {"tf32": 689_000, "bf16": 1_370_000}}

@@ -18,7 +18,7 @@ import torch
 from gpu_models import power_law
 from gpu_process import Task as Clock
 from gpu_process import median_ms, say
-from gpu_profile import busy, idle_per_step, per_step, spans_of
+from gpu_profile import busy, idle_per_step, kernels_us, per_step, spans_of
 from torch.profiler import ProfilerActivity, profile
 from train_workload import DENSE_NAMES, ID_NAMES
 from workloads import LABEL
@@ -155,19 +155,24 @@ def drawn(task: Task) -> list[Batch]:
     return batches
 
 
-def alone(task: Task, trainer: Trainer, batches: list[Batch]) -> dict[str, float]:
-    """The step without a loader."""
+def alone(task: Task, trainer: Trainer, batches: list[Batch], profiled: bool = False) -> dict[str, Any]:
+    """The step without a loader; and which kernels it runs, if it is profiled."""
     clock = Clock(task.model, task.device, steps=task.steps, warm=task.warm)
     placed = [Placed(batch, float(len(batch))) for batch in batches]
-    ms = median_ms(lambda each: train_step(trainer.learner, [each]), placed, clock)
-    return {"step_ms": ms, "samples_per_s": 1e3 * task.batch / ms}
+
+    def step(each: Placed) -> StepResult:
+        return train_step(trainer.learner, [each])
+
+    ms = median_ms(step, placed, clock)
+    kernels = {"kernels_us": dict(list(kernels_us(step, placed).items())[:40])} if profiled else {}
+    return {"step_ms": ms, "samples_per_s": 1e3 * task.batch / ms, **kernels}
 
 
 def on_device(task: Task) -> dict[str, Any]:
     columns = {name: pa.int64() for name in ID_NAMES} | {name: pa.float32() for name in DENSE_NAMES}
     schema = Schema.infer(pa.schema(columns | {LABEL: pa.int8()}), label=LABEL)
     trainer = trainer_of(task, schema)
-    return alone(task, trainer, drawn(task))
+    return alone(task, trainer, drawn(task), profiled=task.device != "cpu")
 
 
 def main() -> None:

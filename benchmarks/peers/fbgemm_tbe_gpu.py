@@ -27,19 +27,20 @@ from torch import Tensor, nn
 LR, EPS, DENSE_LR, ALIGNED = 0.03, 1e-8, 0.001, 16
 
 
-def tables_of(shape: Shape, device: str) -> Any:
-    """All tables in one operator that also updates them."""
-    place = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+def tables_of(shape: Shape, device: str, cached: Callable[[int], bool] = lambda rows: False, **options: Any) -> Any:
+    """All tables in one operator that also updates them; a table with so many rows may be `cached` on the card."""
+    places = {True: EmbeddingLocation.MANAGED_CACHING, False: EmbeddingLocation.DEVICE}
     made = SplitTableBatchedEmbeddingBagsCodegen(
-        embedding_specs=[(rows, dim, *place) for rows, dim in shape.tables],
+        embedding_specs=[(rows, dim, places[cached(rows)], ComputeDevice.CUDA) for rows, dim in shape.tables],
         feature_table_map=[table for table, _ in shape.features],
-        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD if shape.half else EmbOptimType.EXACT_ADAGRAD,
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD if shape.rowwise else EmbOptimType.EXACT_ADAGRAD,
         learning_rate=LR,
         eps=EPS,
         weights_precision=SparseType.FP16 if shape.half else SparseType.FP32,
         output_dtype=SparseType.FP32,
         pooling_mode=PoolingMode.SUM,
         device=torch.device(device),
+        **options,
     )
     for weight in made.split_embedding_weights():
         weight.data.uniform_(-0.05, 0.05)
@@ -47,24 +48,51 @@ def tables_of(shape: Shape, device: str) -> Any:
 
 
 class Layers(nn.Module):
-    """The dense part up to the loss, its input padded with zeros to a multiple of `aligned` columns."""
+    """The dense part up to the loss, the input of its MLP padded with zeros to a multiple of `aligned` columns."""
 
     def __init__(self, shape: Shape, batch: int, aligned: int = 1) -> None:
         super().__init__()
         self.stride = shape.stride
-        width = -(-shape.width // shape.stride) + shape.numbers
+        self._make(-(-shape.width // shape.stride) + shape.numbers, shape.hidden, batch, aligned)
+
+    def _make(self, width: int, hidden: tuple[int, ...], batch: int, aligned: int) -> None:
         pad = -width % aligned
         self.register_buffer("zeros", torch.zeros(batch, pad) if pad else None)
-        sizes = (width + pad, *shape.hidden)
-        parts: list[nn.Module] = []
-        for before, after in pairwise(sizes):
-            parts += [nn.Linear(before, after), nn.ReLU()]
-        self.mlp = nn.Sequential(*parts, nn.Linear(sizes[-1], 1))
+        self.mlp = nn.Sequential(*layers_of((width + pad, *hidden)), nn.Linear(hidden[-1], 1))
 
     def forward(self, vectors: Tensor, dense: Tensor, label: Tensor) -> Tensor:
-        parts = [averaged(vectors, self.stride), dense]
+        parts = self.joined(vectors, dense)
         parts += [self.zeros] if isinstance(self.zeros, Tensor) else []
         return F.binary_cross_entropy_with_logits(self.mlp(torch.cat(parts, 1)).squeeze(1), label)
+
+    def joined(self, vectors: Tensor, dense: Tensor) -> list[Tensor]:
+        """What the MLP reads."""
+        return [averaged(vectors, self.stride), dense]
+
+
+class DotLayers(Layers):
+    """The same for a DLRM."""
+
+    def __init__(self, shape: Shape, batch: int, aligned: int = 1) -> None:
+        nn.Module.__init__(self)
+        dim, vectors = shape.tables[0][1], len(shape.features) + 1
+        self.dim = dim
+        self.bottom = nn.Sequential(*layers_of((shape.numbers, *shape.bottom, dim)))
+        first, second = torch.triu_indices(vectors, vectors, offset=1)
+        self.register_buffer("pairs", first * vectors + second)
+        self._make(dim + len(first), shape.hidden, batch, aligned)
+
+    def joined(self, vectors: Tensor, dense: Tensor) -> list[Tensor]:
+        below = self.bottom(dense)
+        fields = torch.cat([below.unsqueeze(1), vectors.unflatten(1, (-1, self.dim))], 1)
+        products = (fields @ fields.transpose(1, 2)).flatten(1)
+        assert isinstance(self.pairs, Tensor)
+        return [below, products.index_select(1, self.pairs)]
+
+
+def layers_of(sizes: tuple[int, ...]) -> list[nn.Module]:
+    """Linear layers from each size to the next, with relu behind each."""
+    return [part for before, after in pairwise(sizes) for part in (nn.Linear(before, after), nn.ReLU())]
 
 
 Step = Callable[[Sample], Any]
@@ -73,9 +101,8 @@ Step = Callable[[Sample], Any]
 class Peer:
     """The parts that are timed, over one operator."""
 
-    def __init__(self, task: Task, shape: Shape) -> None:
-        self.task, self.shape = task, shape
-        self.emb = tables_of(shape, task.device)
+    def __init__(self, task: Task, shape: Shape, emb: Any) -> None:
+        self.task, self.shape, self.emb = task, shape, emb
         output, ids = 4 * task.batch * shape.width, 8 * task.batch * shape.ids
         self.count = affordable(task.batches, ids, 5 * output + 8 * ids, task.device)
         self.samples = [sample(shape, task.batch, number, task.device) for number in range(self.count)]
@@ -83,11 +110,17 @@ class Peer:
         hot = torch.tensor([hot for _, hot in shape.features], device=task.device)
         self.offsets = F.pad(hot.repeat_interleave(task.batch).cumsum(0), (1, 0))  # the same for all batches
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        version = f"{fbgemm_gpu.__version__} ({fbgemm_gpu.__variant__})"
+        return {"batches": self.count, "ids_sum": self.ids_sum, "versions": {"fbgemm_gpu": version}}
+
     def vectors(self, given: Sample) -> Tensor:
         return self.emb(given.ids, self.offsets)
 
     def dense(self, aligned: int) -> tuple[Layers, torch.optim.Optimizer]:
-        layers = Layers(self.shape, self.task.batch, aligned).to(self.task.device)
+        kind = DotLayers if self.shape.bottom else Layers
+        layers = kind(self.shape, self.task.batch, aligned).to(self.task.device)
         return layers, torch.optim.Adagrad(layers.parameters(), lr=DENSE_LR, foreach=True)
 
     # -- the table part ----------------------------------------------------------------------------------------
@@ -178,10 +211,9 @@ def main() -> None:
     task = Task.received()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    peer = Peer(task, shape_of(task.model, task.most_rows))
-    version = f"{fbgemm_gpu.__version__} ({fbgemm_gpu.__variant__})"
-    facts = {"batches": peer.count, "ids_sum": peer.ids_sum, "versions": {"fbgemm_gpu": version}}
-    measured, samples = Measured(task, facts), peer.samples
+    shape = shape_of(task.model, task.most_rows)
+    peer = Peer(task, shape, tables_of(shape, task.device))
+    measured, samples = Measured(task, peer.facts), peer.samples
     measured.time("fwd", "eager", peer.forward, samples)
     measured.time("fwd_bwd", "eager", peer.both, samples)
     measured.time("step_eager", "eager", peer.eager, samples)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
-from hybridrec.models.layers import MLP, CrossLayer, RunningNorm
+from hybridrec.models.layers import MLP, CrossLayer, RunningNorm, crossed
 from hybridrec.models.layers.beside import beside
 from hybridrec.models.model import Inputs, Model
 
@@ -33,9 +33,8 @@ class DCNv2Net(nn.Module):
         self.head = nn.Linear(deep.out + (0 if stacked else width + dense), outputs)
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
-        x0 = x = beside(vectors, self.norm(dense))
-        for layer in self.cross:
-            x = layer(x0, x)
+        x0 = beside(vectors, self.norm(dense))
+        x = crossed(x0, self.cross)
         if self.stacked:
             return self.head(self._deep(x))
         return self.head(torch.cat([x[:, : self.width], self._deep(x0)], 1))

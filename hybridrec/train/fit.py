@@ -21,6 +21,7 @@ from hybridrec.train.evaluation import no_rows
 from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
+from hybridrec.train.late_loss import AHEAD
 from hybridrec.train.locate import located
 from hybridrec.train.observed_staleness import ObservedStaleness
 from hybridrec.train.placed import Placed
@@ -58,7 +59,7 @@ class Fit:
         self.signal: int | None = None  # that ends the fit, agreed by all ranks
         self._accord = None if self.ranks is None else Accord(self.ranks)
         self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
-        self._late: tuple[Record, Closed] | None = None  # a record that waits for the GPU
+        self._late: tuple[Record, Closed] | None = None  # a record that waits for the GPU, some steps long
         self.saver = Saver(self)
         self._figures = TableFigures(inside(trainer.model), self.ranks)
         self._staleness = ObservedStaleness(trainer.model) if trainer.is_main else None
@@ -95,8 +96,9 @@ class Fit:
             except Interrupted:
                 self._interrupted()
             except FloatingPointError as error:
-                self._late = None
-                step = self.state.step + (not getattr(error, "late", False))
+                step = self.state.step + 1 - getattr(error, "late", 0)
+                if self._late is not None and self._late[0]["step"] >= step:
+                    self._late = None  # it has that loss among its own
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             finally:
                 self._write_late()
@@ -238,7 +240,8 @@ class Fit:
         if self.ranks is not None and self.ranks.watch is not None:
             self.ranks.watch.step = state.step + 1
         result = train_step(self.learner, group)
-        self._write_late()
+        if self._late is not None and self.state.step - self._late[0]["step"] >= AHEAD - 1:
+            self._write_late()
         for scheduler in self.schedulers.values():
             scheduler.step()
         state.step, state.epoch_steps = state.step + 1, state.epoch_steps + 1
@@ -250,12 +253,13 @@ class Fit:
     def _after(self, result: StepResult) -> None:
         """What is due after a step, in this order: record, callbacks, validation, checkpoint.
 
-        Where steps are replayed on a GPU, a record comes while the next one runs, or before whatever else is recorded
-        or saved: the GPU would stand still until it is written.
+        Where steps are replayed on a GPU, a record comes some steps later, or before whatever else is recorded or
+        saved: the GPU would stand still until it is written.
         """
         state = self.state
         if state.step % self._log_every == 0:
             if self.learner.graphs is not None:
+                self._write_late()
                 self._late = self._described("train"), self.window.close()
             else:
                 self._record_window()

@@ -21,7 +21,7 @@ from hybridrec.embedding.gpu.replay import captured
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
 from hybridrec.train.fixed_batch import FixedBatch, shape_of
-from hybridrec.train.late_loss import LateLoss, expected
+from hybridrec.train.late_loss import LateLoss
 from hybridrec.train.losses import LOSSES, Divisor
 from hybridrec.types import Batch
 
@@ -121,7 +121,6 @@ class StepGraph:
         self.batch = FixedBatch(like, before)
         self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
         self._divisor = Divisor(1.0, 1.0)  # what is there
-        self._there = torch.empty((), pin_memory=learner.device.type == "cuda")  # the loss, once the host has it
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
         for part in learner.model.modules():
@@ -135,7 +134,6 @@ class StepGraph:
         """What is captured; each replay leaves its results where this one finds them."""
         outputs = learner.outputs(self.batch.batch)
         loss = learner.reduced(outputs, self.batch.batch, self.divisor)
-        self._there.copy_(loss.detach(), non_blocking=True)  # before the backward, for which nobody waits
         loss.backward()
         self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
         self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
@@ -149,7 +147,6 @@ class StepGraph:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
             self._divisor = divisor
-        expected(self._there)
         self._again()
         for part, grad in self._grads:
             part.grad = grad
@@ -157,7 +154,7 @@ class StepGraph:
             group.take(looked, flights)
         for group in self._groups:
             group.go_on()
-        return LateLoss(self._there, self.loss, self.outputs.clone(), batch, self._watch)
+        return LateLoss(self.loss, self.outputs.clone(), batch, self._watch)
 
     def _slots(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], tuple[Any, ...]]:
         """What the graph reads in place of ids of tiered tables, where it does so; and what keeps their rows there."""

@@ -1,22 +1,23 @@
-"""LateLoss: the loss of a step that a GPU may still be computing."""
+"""LateLoss: the loss of a step that a GPU may still be computing; LateLosses: those of the last steps."""
 
 from __future__ import annotations
 
 import math
-import time
+from collections import deque
 from collections.abc import Callable
-from itertools import count
 
 import torch
 from torch import Tensor
 
 from hybridrec.types import Batch
 
+AHEAD = 4  # steps that may have been launched while the loss of one is on its way
+
 
 class LossNotFinite(FloatingPointError):
-    """A loss that is NaN or infinite. `late`: it is that of the step before, which the GPU has done meanwhile."""
+    """A loss that is NaN or infinite. `late`: it is that of so many steps before, which a GPU has done meanwhile."""
 
-    def __init__(self, loss: float, outputs: Tensor, batch: Batch, late: bool = False) -> None:
+    def __init__(self, loss: float, outputs: Tensor, batch: Batch, late: int = 0) -> None:
         after = "In this step the layers kept still, and so did rows without a finite gradient"
         super().__init__(
             f"the loss is {loss}; {_why(outputs, batch)}. {after if late else 'This step changed nothing'}"
@@ -24,56 +25,54 @@ class LossNotFinite(FloatingPointError):
         self.late = late
 
 
-AWAITED = 0x7FC0_0A3D  # the bits of a NaN that no sum comes to: a loss that is not there yet
-SPINS, PAUSE = 50, 2e-5  # looks without a pause, for steps that are short, and the seconds between later ones
-
-
 class LateLoss:
-    """A loss on its way to the host, to `there`, and the outputs it came of. `float(loss)` waits for it.
+    """A loss on its way to the host, and the outputs it came of. `float(late)` waits for it.
 
-    It comes before its step is done: whoever waits for it has the time of the backward to launch what is next. `there`
-    was made by `expected`. `loss` is the number on the device, for what must not wait. The place is used again by the
-    next step, so `check()` comes before that: it refuses a loss that is not finite, and does what else can only be
-    known now (`also`).
+    `loss` is the number on the device, for what must not wait. `check()` refuses a loss that is not finite, and does
+    what else can be known only then (`also`).
     """
 
-    def __init__(self, there: Tensor, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
+    def __init__(self, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
         self.loss = loss
         self.outputs, self._batch, self._also = outputs, batch, also
-        self._there: Tensor | None = there
-        self._value = math.nan
-        self._done = torch.cuda.current_stream(outputs.device).record_event()
+        self._there = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
+        self._ready = torch.cuda.current_stream(outputs.device).record_event()
 
     def __float__(self) -> float:
-        if self._there is not None:
-            self._wait(self._there.view(torch.int32))
-            self._value, self._there = float(self._there), None
-        return self._value
+        self._ready.synchronize()
+        return float(self._there)
 
-    def _wait(self, bits: Tensor) -> None:
-        """Until the number is there, or the step is done; a device that has failed says so."""
-        for looks in count():
-            if bits.item() != AWAITED or (looks >= SPINS and self._done.query()):
-                return
-            time.sleep(0 if looks < SPINS else PAUSE)  # lets other threads run
+    def known(self) -> bool:
+        """Whether nobody would have to wait for it."""
+        return self._ready.query()
 
-    def check(self) -> None:
-        """Wait for the loss; LossNotFinite where it is not finite."""
+    def check(self, ago: int = 1) -> None:
+        """Wait for the loss, of so many steps ago; LossNotFinite where it is not finite."""
         value = float(self)
         self._also()
         if not math.isfinite(value):
-            raise LossNotFinite(value, self.outputs, self._batch, late=True)
+            raise LossNotFinite(value, self.outputs, self._batch, late=ago)
 
 
-def expected(there: Tensor) -> None:
-    """Before a step that brings its loss here: none is there.
+class LateLosses:
+    """Those of the last steps, of which the host may be ahead, so that a moment's delay of it is none for the GPU."""
 
-    >>> there = torch.tensor(0.5)
-    >>> expected(there)
-    >>> there
-    tensor(nan)
-    """
-    there.view(torch.int32).fill_(AWAITED)
+    def __init__(self) -> None:
+        self._waiting: deque[LateLoss] = deque()
+
+    def add(self, late: LateLoss) -> None:
+        """That of the step which has just been launched."""
+        self._waiting.append(late)
+
+    def check(self, most: int = AHEAD) -> None:
+        """Check those that are known, and wait until at most so many are not. After an error all are forgotten."""
+        try:
+            while self._waiting and (len(self._waiting) > most or self._waiting[0].known()):
+                ago = len(self._waiting)
+                self._waiting.popleft().check(ago)
+        except BaseException:
+            self._waiting.clear()
+            raise
 
 
 def _why(outputs: Tensor, batch: Batch) -> str:

@@ -24,7 +24,7 @@ from hybridrec.embedding.owner import groups_of
 from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
 from hybridrec.parallel.ranks import Ranks
-from hybridrec.train.late_loss import LateLoss, LossNotFinite
+from hybridrec.train.late_loss import LateLoss, LateLosses, LossNotFinite
 from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
 from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
@@ -44,9 +44,8 @@ class Learner:
 
     `clip_norm` bounds the gradients of layers and rows together. `bf16` computes the layers in bfloat16. `device` is
     where batches are moved first. With `graphs`, steps on a GPU are replayed as CUDA graphs; the loss of such a step is
-    `late`, since nobody waits for it: the next step checks it, or `settle()`, which also waits for what lookups on a
-    device had to tell. With `ranks`, the model is one of
-    `hr.shard`, and every rank makes the same steps.
+    `late`, since nobody waits for it: one of the next steps checks it, or `settle()`, which also waits for what lookups
+    on a device had to tell. With `ranks`, the model is one of `hr.shard`, and every rank makes the same steps.
     """
 
     model: nn.Module
@@ -58,7 +57,8 @@ class Learner:
     device: torch.device | None = None
     label_weights: Tensor | None = None
     graphs: StepGraphs | None = None
-    late: LateLoss | None = None
+    late: LateLoss | None = None  # of this step
+    losses: LateLosses = field(default_factory=LateLosses)  # of the last ones
     ranks: Ranks | None = None
     stages: Stages = field(default_factory=Stages)
     _fused: DenseUpdate | None = field(default=None, init=False)
@@ -109,19 +109,13 @@ class Learner:
         self._fused.step(None if self.late is None else self.late.loss)
 
     def settle(self) -> None:
-        """Wait for all lookups and the loss of the last step: an error where one is not as it should be.
+        """Wait for all lookups and the losses of the last steps: an error where one is not as it should be.
 
         What a lookup on a device finds is told by a later one, and this is for whoever makes no more of them.
         """
-        self.check_late()
+        self.losses.check(0)
         for _, group in groups_of(self.model):
             group.check()
-
-    def check_late(self) -> None:
-        """Wait for the loss of the last step, if it is late; an error where it is not finite."""
-        late, self.late = self.late, None
-        if late is not None:
-            late.check()
 
     def discard(self) -> None:
         """Drop all gradients."""
@@ -172,9 +166,10 @@ def train_step(learner: Learner, group: Sequence[Batch | Placed]) -> StepResult:
     """One update by the rows of these batches together: the gradients are those of their common (weighted) mean.
 
     A loss that is not finite is a FloatingPointError; after it, and any other error, no weight has changed and no
-    gradient is left. With `learner.graphs` the next step raises it.
+    gradient is left. With `learner.graphs` one of the next steps raises it.
     """
-    learner.check_late()
+    learner.late = None
+    learner.losses.check()
     placed = [each if isinstance(each, Placed) else learner.place(each) for each in group]
     batches, total = [each.batch for each in placed], sum(each.weight for each in placed)
     graphs = learner.graphs if len(placed) == 1 else None
@@ -200,7 +195,9 @@ def _gradients(
     graph = None if graphs is None else graphs.find(learner, batch)
     if graph is not None:
         learner.late = late = graph.replay(batch, share.divisor)  # the backward is part of it
+        learner.losses.add(late)
         return late, late.outputs
+    learner.losses.check(0)
     if learner.ranks is not None:
         learner.model.weigh(share.weight)  # pyright: ignore[reportCallIssue] (of a ShardedModel)
     outputs = learner.outputs(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, SupportsFloat
@@ -13,6 +13,7 @@ import torch
 from hybridrec.metrics import MetricSet
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.evaluation import Measured, measured, take
+from hybridrec.train.late_loss import AHEAD
 from hybridrec.train.losses import Loss
 from hybridrec.train.stages import wait_share
 from hybridrec.train.step import Learner, StepResult
@@ -21,12 +22,15 @@ TOGETHER = 32768  # rows that are taken into the metrics at once; a batch waits 
 TOGETHER_ON_A_DEVICE = 1 << 19  # where metrics cost launches, however few the rows
 
 
+Late = tuple[SupportsFloat, float]  # a loss that a device may still be computing, and its weight
+
+
 @dataclass(frozen=True)
 class Closed:
     """A window that has ended: what is known of it, and what a device may still be computing."""
 
     metrics: MetricSet | None
-    late: tuple[SupportsFloat, float] | None  # the last loss, not among the losses yet, and its weight
+    late: Sequence[Late]  # the last losses, not among the losses yet
     losses: float
     weight: float
     steps: int
@@ -49,7 +53,7 @@ class Window:
             self._side = torch.cuda.Stream(learner.device, priority=-1)
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
-        self._late: tuple[SupportsFloat, float] | None = None  # the last loss, not among them yet, and its weight
+        self._late: list[Late] = []  # the last losses, not among them yet
         self._waiting: list[Measured] = []  # not yet in the metrics
         self._waiting_rows = 0
         self._since, self._untimed = time.perf_counter(), (0, 0)  # steps and rows from before a resume
@@ -58,8 +62,8 @@ class Window:
         """A step is done."""
         self._stages.enter("metrics")
         self.steps, self.rows = self.steps + 1, self.rows + result.rows
-        self._count_losses()
-        self._late = result.found, result.weight  # not the batches, whose memory the loader wants back
+        self._late.append((result.found, result.weight))  # not the batches, whose memory the loader wants back
+        self._count_losses(AHEAD)
         parts = zip(result.outputs, result.batches, strict=True)
         found = (measured(self._metrics, self._loss, *part) for part in parts)
         kept = [part for part in found if part is not None]
@@ -69,10 +73,11 @@ class Window:
             self._measure()
         self._stages.enter("other")
 
-    def _count_losses(self) -> None:
-        """Add the loss of the last step, which by now should be known; nobody waits for that of this one."""
-        self._losses, self._weight = _plus(self._losses, self._weight, self._late)
-        self._late = None
+    def _count_losses(self, but: int = 0) -> None:
+        """Add all losses but the last ones, for which nobody waits."""
+        known = max(0, len(self._late) - but)
+        self._losses, self._weight = _plus(self._losses, self._weight, self._late[:known])
+        del self._late[:known]
 
     def _measure(self) -> None:
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
@@ -92,7 +97,7 @@ class Window:
         steps, rows = self.steps - self._untimed[0], self.rows - self._untimed[1]
         counted = None if self._side is None else torch.cuda.current_stream(self._side.device).record_event()
         known = self._losses, self._weight, steps, rows, seconds, stages, counted
-        closed = Closed(self._metrics, self._late, *known)
+        closed = Closed(self._metrics, tuple(self._late), *known)
         if self._metrics is not None:
             self._metrics, self._spare = self._spare or self._metrics.like(), None
         self.clear()
@@ -137,7 +142,7 @@ class Window:
 
     def clear(self) -> None:
         """Begin anew."""
-        self._waiting, self._waiting_rows, self._late = [], 0, None
+        self._waiting, self._waiting_rows, self._late = [], 0, []
         self.steps = self.rows = 0
         self._losses = self._weight = 0.0
         self._since, self._untimed = time.perf_counter(), (0, 0)
@@ -183,11 +188,11 @@ class Window:
         self._waiting_rows = sum(len(part.scores) for part in self._waiting)
 
 
-def _plus(losses: float, weight: float, late: tuple[SupportsFloat, float] | None) -> tuple[float, float]:
-    """The losses and their weight with one more, if there is one; it is waited for."""
-    if late is None:
-        return losses, weight
-    return losses + float(late[0]) * late[1], weight + late[1]
+def _plus(losses: float, weight: float, late: Sequence[Late]) -> tuple[float, float]:
+    """The losses and their weight with some more; they are waited for."""
+    for loss, of_weight in late:
+        losses, weight = losses + float(loss) * of_weight, weight + of_weight
+    return losses, weight
 
 
 def _summed(

@@ -63,3 +63,16 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return capsys.readouterr().err
 
     return said
+
+
+@pytest.fixture
+def fbgemm_stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """For processes that are started: something in the place of FBGEMM, and layers that are not compiled."""
+    package = tmp_path / "fbgemm_gpu"
+    package.mkdir()
+    names = ("split_embedding_configs", "split_table_batched_embeddings_ops_common")
+    for name in ("__init__", *names, "split_table_batched_embeddings_ops_training"):
+        (package / f"{name}.py").write_text((Path(__file__).parent / "fbgemm_stub.py").read_text())
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+    return package

@@ -14,37 +14,6 @@ import pytest
 import torch
 
 MODULES = ("gpu_models", "gpu_process", "gpu_profile", "embedding_gpu", "embedding_gpu_figures", "embedding_gpu_check")
-STUB = '''
-"""Stands for FBGEMM: the same names, a sum of rows, no update."""
-import torch
-from types import SimpleNamespace
-
-__version__, __variant__ = "0", "stub"
-EmbeddingLocation = SimpleNamespace(DEVICE=0)
-ComputeDevice = SimpleNamespace(CUDA=0)
-PoolingMode = SimpleNamespace(SUM=0)
-EmbOptimType = SimpleNamespace(EXACT_ADAGRAD=0, EXACT_ROWWISE_ADAGRAD=1)
-SparseType = SimpleNamespace(FP16=torch.float16, FP32=torch.float32)
-
-
-class SplitTableBatchedEmbeddingBagsCodegen(torch.nn.Module):
-    def __init__(self, embedding_specs, feature_table_map, device, **_):
-        super().__init__()
-        self.map = feature_table_map
-        self.rows = torch.nn.ParameterList(torch.zeros(spec[:2], device=device) for spec in embedding_specs)
-
-    def split_embedding_weights(self):
-        return list(self.rows)
-
-    def forward(self, ids, offsets):
-        bags = offsets[:-1].view(len(self.map), -1)
-        ends = [*bags[1:, 0].tolist(), len(ids)]
-        parts = [
-            torch.nn.functional.embedding_bag(ids[line[0] : end], self.rows[table], line - line[0], mode="sum")
-            for table, line, end in zip(self.map, bags, ends)
-        ]
-        return torch.cat(parts, 1)
-'''
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +59,7 @@ def test_an_unknown_model_is_refused_with_the_valid_ones(
     assert "criteo" in said.splitlines()[-1]
 
 
-def test_the_peer_times_what_it_can_and_says_what_it_cannot(
-    modules: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "fbgemm_gpu"
-    package.mkdir()
-    names = ("split_embedding_configs", "split_table_batched_embeddings_ops_common")
-    for name in ("__init__", *names, "split_table_batched_embeddings_ops_training"):
-        (package / f"{name}.py").write_text(STUB)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
+def test_the_peer_times_what_it_can_and_says_what_it_cannot(modules: dict[str, ModuleType], fbgemm_stub: Path) -> None:
     process, base = modules["gpu_process"], modules["embedding_gpu"].SMOKE
     found = process.run("peers/fbgemm_tbe_gpu.py", replace(base, model="medium", skip=["fwd eager"]).to_json())
     assert "crash" not in found, found

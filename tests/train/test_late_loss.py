@@ -7,86 +7,94 @@ import math
 import pytest
 import torch
 
-from hybridrec.train.late_loss import LateLoss, LossNotFinite, expected
+from hybridrec.train.late_loss import AHEAD, LateLoss, LateLosses, LossNotFinite
 from hybridrec.train.step import Learner, train_step
 from tests.train.clicks import dataset, trainer_of
 
 
 class Device:
-    """A stream that brings a loss when somebody has asked a few times, and says by `done` that its work is done."""
+    """A stream that says by `done` whether its work is done; whoever waits for it has it done."""
 
-    def __init__(self, there: torch.Tensor, loss: float, done: bool) -> None:
-        self.there, self.loss, self.done, self.asked = there, loss, done, 0
+    def __init__(self, done: bool) -> None:
+        self.done, self.waits = done, 0
 
     def record_event(self) -> Device:
         return self
 
     def query(self) -> bool:
-        self.asked += 1
-        if self.asked == 3:
-            self.there.fill_(self.loss)
-        return self.done and self.asked >= 3
+        return self.done
+
+    def synchronize(self) -> None:
+        self.waits += not self.done
+        self.done = True
 
 
 def late(monkeypatch, loss: float, also=lambda: None, done: bool = False) -> tuple[LateLoss, Device]:
-    there = torch.tensor(7.0)  # the last step's
-    expected(there)
-    device = Device(there, loss, done)
+    device = Device(done)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda at: device)
-    return LateLoss(there, torch.tensor(loss), torch.zeros(100), next(iter(dataset())), also), device
+    return LateLoss(torch.tensor(loss), torch.zeros(100), next(iter(dataset())), also), device
 
 
-def learner_with(found: LateLoss) -> Learner:
+def learner_with(*found: LateLoss) -> Learner:
     learner = trainer_of(dataset()).learner
-    learner.late = found
+    for each in found:
+        learner.losses.add(each)
     return learner
 
 
-def test_it_is_waited_for_once_and_outlives_its_place(monkeypatch):
-    found, device = late(monkeypatch, 0.5)
-    assert device.asked == 0
-    assert float(found) == 0.5
-    device.there.fill_(7.0)  # the next step's
-    assert (float(found), device.asked) == (0.5, 3)
+def test_it_is_waited_for_when_it_is_asked_for_and_outlives_its_place(monkeypatch):
+    place = torch.tensor(0.5)
+    device = Device(done=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda at: device)
+    found = LateLoss(place, torch.zeros(100), next(iter(dataset())), lambda: None)
+    place.fill_(7.0)  # the next step's
+    assert (device.waits, found.known()) == (0, False)
+    assert (float(found), float(found), device.waits, found.known()) == (0.5, 0.5, 1, True)
 
 
-def test_it_is_known_before_its_step_is_done(monkeypatch):
-    found, device = late(monkeypatch, 0.5, done=False)
-    assert float(found) == 0.5
-    assert not device.query()
+def test_those_of_the_last_steps_are_not_waited_for(monkeypatch):
+    found = [late(monkeypatch, 0.5) for _ in range(AHEAD + 2)]
+    losses = LateLosses()
+    for each, _ in found:
+        losses.add(each)
+        losses.check()
+    assert [device.waits for _, device in found] == [1, 1, *[0] * AHEAD]
+    losses.check(0)
+    assert [device.waits for _, device in found] == [1] * (AHEAD + 2)
 
 
-def test_a_step_that_is_done_has_brought_its_loss_whatever_its_bits(monkeypatch):
-    unlucky = torch.tensor(0.0)
-    expected(unlucky)
-    found, _ = late(monkeypatch, float("nan"), done=True)
-    found._there = unlucky
-    assert math.isnan(float(found))
-
-
-def test_a_device_that_fails_is_not_waited_for_any_longer(monkeypatch):
-    found, device = late(monkeypatch, 0.5)
-
-    def failed() -> bool:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr(device, "query", failed)
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        float(found)
+def test_one_that_is_known_is_told_at_once_with_how_long_ago_it_was(monkeypatch):
+    fine, bad, next_one = late(monkeypatch, 0.5), late(monkeypatch, math.inf, done=True), late(monkeypatch, math.nan)
+    losses = LateLosses()
+    for each, _ in (fine, bad, next_one):
+        losses.add(each)
+    losses.check()  # nobody knows of the first, so nobody asks for others
+    fine[1].done = True
+    with pytest.raises(LossNotFinite, match="the loss is inf") as told:
+        losses.check()
+    assert told.value.late == 2
+    losses.check(0)  # what came after it is not told too
+    assert next_one[1].waits == 0
 
 
 def test_the_next_step_checks_it_before_it_does_anything(monkeypatch):
-    found, _ = late(monkeypatch, math.nan)
-    learner = learner_with(found)
+    learner = learner_with(late(monkeypatch, math.nan, done=True)[0])
     rows = learner.model.embeddings["user"].clock  # pyright: ignore
     with pytest.raises(
         LossNotFinite, match=r"the loss is nan; the outputs of the model are finite.*kept still"
     ) as told:
         train_step(learner, [next(iter(dataset()))])
-    assert told.value.late
-    assert learner.late is None
+    assert told.value.late == 1
     assert learner.model.embeddings["user"].clock == rows  # pyright: ignore
     assert math.isfinite(train_step(learner, [next(iter(dataset()))]).loss)
+
+
+def test_a_step_that_is_launched_kernel_by_kernel_waits_for_all_before_it(monkeypatch):
+    (found, device) = late(monkeypatch, math.nan)
+    learner = learner_with(found)
+    with pytest.raises(LossNotFinite, match="the loss is nan"):
+        train_step(learner, [next(iter(dataset()))])
+    assert device.waits == 1
 
 
 def test_what_else_is_known_then_is_told_first(monkeypatch):
@@ -100,6 +108,6 @@ def test_what_else_is_known_then_is_told_first(monkeypatch):
 
 
 def test_a_finite_one_lets_training_go_on(monkeypatch):
-    learner = learner_with(late(monkeypatch, 0.25)[0])
-    learner.settle()
-    assert learner.late is None
+    found, device = late(monkeypatch, 0.25)
+    learner_with(found).settle()
+    assert device.waits == 1

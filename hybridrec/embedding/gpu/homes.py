@@ -46,8 +46,8 @@ def home_line(store: DeviceHashStore) -> list[int]:
     key = store.key - (store.key >> 63 << 64)
     of_states = []
     for column in store.rule.state if store.rule else ():
-        of_states += [store.states[column.name].data_ptr(), column.width(store.dim), _bits(column.fill)]
-    line = [store.there.data_ptr(), store.dim, TYPES[store.dtype], kind, _bits(factor), key, store.share.column]
+        of_states += [store.states[column.name].data_ptr(), column.width(store.dim), bits(column.fill)]
+    line = [store.there.data_ptr(), store.dim, TYPES[store.dtype], kind, bits(factor), key, store.share.column]
     return [*line, *of_states, *[0] * (home_of.LENGTH - len(line) - len(of_states))]
 
 
@@ -60,10 +60,10 @@ def _drawn(init: Initial) -> tuple[int, float]:
     return home_of.NORMAL, init.std / NORMAL_DEVIATION
 
 
-def _bits(number: float) -> int:
+def bits(number: float) -> int:
     """Those of the nearest float32, as a whole number.
 
-    >>> hex(_bits(1.0))
+    >>> hex(bits(1.0))
     '0x3f800000'
     """
     return struct.unpack("<i", struct.pack("<f", np.float32(number)))[0]

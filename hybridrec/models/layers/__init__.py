@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hybridrec.models.layers.attention import AttentionPooling as AttentionPooling
 from hybridrec.models.layers.cross import CrossLayer as CrossLayer
+from hybridrec.models.layers.cross import crossed as crossed
 from hybridrec.models.layers.dense_fields import DenseFields as DenseFields
 from hybridrec.models.layers.first_order import FirstOrder as FirstOrder
 from hybridrec.models.layers.interaction import FieldSums as FieldSums

@@ -117,7 +117,7 @@ def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
     linears: list[nn.Linear] = []
     wanted: type[nn.Module] = nn.Linear
     for each in mlp:
-        if each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks:
+        if watched(each):
             return []
         if isinstance(each, nn.Dropout) and (each.p == 0 or not each.training):
             continue
@@ -127,6 +127,12 @@ def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
             linears.append(each)
         wanted = nn.ReLU if wanted is nn.Linear else nn.Linear
     return linears
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether somebody has a hook on it, and so must see it called by itself."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks)
 
 
 def padded(values: Tensor, *missing: int) -> Tensor:

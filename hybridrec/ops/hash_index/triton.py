@@ -98,23 +98,25 @@ def put(index, buckets, id, slot, open):
     hash = hash_id(id)
     bucket = _home(hash, buckets)
     first = tl.full(id.shape, 1, tl.int32) << (hash.to(tl.uint32) % of.ENTRIES).to(tl.int32)
-    bit = first
     moves = tl.zeros(id.shape, tl.int64)
     trying = open
+    taken = tl.load(index + bucket * of.WORDS + of.TAKEN, mask=trying, other=0)  # or more by now, never less
     while tl.max(trying.to(tl.int32)) > 0:
         line = index + bucket * of.WORDS
-        taken = tl.atomic_or(line + of.TAKEN, bit, mask=trying, sem="relaxed")
-        won = trying & ((taken & bit) == 0)
+        full = trying & (taken == of.ALL)
+        tl.atomic_add(line + of.PASSED, 1, mask=full, sem="relaxed")
+        bit = tl.where((taken & first) == 0, first, (taken + 1) & ~taken)  # or the lowest that was free
+        claims = trying & (full == 0)
+        before = tl.atomic_or(line + of.TAKEN, bit, mask=claims, sem="relaxed")
+        won = claims & ((before & bit) == 0)
         lane = (bit.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # the exponent of a power of two
         tl.store(_keys(index) + bucket * of.KEYS + lane, id, mask=won)
         tl.store(line + of.SLOTS + lane, slot, mask=won)
-        open, trying = open & (won == 0), trying & (won == 0)
-        full = trying & (taken == of.ALL)
-        tl.atomic_add(line + of.PASSED, 1, mask=full, sem="relaxed")
-        bit = tl.where(full, first, (taken + 1) & ~taken)  # the lowest that was free
-        bucket = tl.where(full, _after(bucket, buckets), bucket)
         moves += full.to(tl.int64)
-        trying = trying & (moves < buckets)
+        open, trying = open & (won == 0), trying & (won == 0) & (moves < buckets)
+        bucket = tl.where(full, _after(bucket, buckets), bucket)
+        there = tl.load(index + bucket * of.WORDS + of.TAKEN, mask=trying & full, other=0)
+        taken = tl.where(full, there, before)
     return open
 
 

@@ -65,6 +65,7 @@ class Of(NamedTuple):
     RETURNS: int = 2
     COMES: int = 3
 
+    LOOKED: int = 64  # ids that a program looks for
     PASSES: int = 12  # digits of a score and an id
     DIGITS: int = 256
     STATE: int = 3  # numbers that a pass knows

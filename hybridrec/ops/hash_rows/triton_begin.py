@@ -1,7 +1,7 @@
 """What a row holds when it begins: values drawn by its id, and the fill of each state.
 
-A program has a few ids of one table, and goes over the columns of those that begin; most programs have none. Slots are
-a column before branches and loops begin: Triton 3.6 cannot lay out one that a branch makes of a mask.
+Who gives slots to ids of a table goes over the columns of their rows at once. Slots are a column before branches and
+loops begin: Triton 3.6 cannot lay out one that a loop makes of a mask.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hybridrec.ops.features import of as feature
-from hybridrec.ops.hash_index import triton as index_kernels
 from hybridrec.ops.hash_rows.lines import home_of
 from hybridrec.ops.philox import initial_triton
 
@@ -81,33 +79,12 @@ def _fill(state, slot, WIDE: tl.constexpr):
 
 
 @triton.jit
-def begin_rows(
-    values,
-    features,
-    first_programs,
-    tables,
-    homes,  # int64 [T, LENGTH]
-    rows,
-    places,
-    marks,
-    given,
-    WIDE: tl.constexpr,  # counters, or numbers, of a row that are in hand at a time
-    IDS: tl.constexpr,
-    N: tl.constexpr,
-    F: tl.constexpr,
-    STEPS: tl.constexpr,
-):
-    """Rows that have got their slots begin, and so do those that had expired."""
-    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    _index, buckets = index_kernels.index_of(tables, table)
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    wanted = (row < 0) & (row != feature.NO_ID)
-    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
-        begins = wanted & (tl.load(marks + at, mask=wanted, other=0) > 0)  # or is refused, and has no slot
-        place = tl.load(places + at, mask=begins, other=0)
-        slot = tl.load(given + place, mask=begins, other=feature.NO_ID)
-        if tl.max(slot) >= 0:
-            home, id = homes + table * home_of.LENGTH, tl.load(values + at, mask=slot >= 0, other=0)
-            _draw(home, id[:, None], slot[:, None], WIDE)
-            for number in tl.static_range(2):
-                _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], WIDE)
+def begin_rows(home, id, slot, WIDE: tl.constexpr):
+    """The rows of ids [N] that have got these slots; a negative one says that none begins.
+
+    WIDE counters of a row are in hand at a time: with two, memory is written by whole sectors of eight numbers.
+    """
+    if tl.max(slot) >= 0:
+        _draw(home, id[:, None], slot[:, None], WIDE)
+        for number in tl.static_range(2):
+            _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], 4 * WIDE)

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_index.spans import Spans, of_counts
-from hybridrec.ops.hash_rows import triton_begin as begin
 from hybridrec.ops.hash_rows import triton_lowest as lowest
 from hybridrec.ops.hash_rows import triton_wanted as wanted
 from hybridrec.ops.hash_rows.lines import COUNTERS, KINDS, of
 
 FOREVER = 2**33  # more steps than there are
-LOOKED, JUDGED, BEGUN, SCANNED, EVICTED = 64, 256, 64, 1024, 64  # ids or rows of a program
+LOOKED, JUDGED, SCANNED, EVICTED = of.LOOKED, 256, 1024, 64  # ids or rows of a program
 SCANS = 528  # programs that go over the records of a table
 
 
@@ -158,7 +157,7 @@ class HashRows:
         """The slots int64 [N] of ids, NO_ID where there is no row; nothing changes."""
         rows = torch.empty_like(values)
         if spans.programs:
-            self._look_up(values, spans, rows, rows, train=False)
+            self._look_up(values, spans, rows, rows, rows, train=False)
         return rows
 
     def prepare(
@@ -173,41 +172,44 @@ class HashRows:
         if not spans.programs:
             return rows
         noted = self._note(values, spans)
-        self._look_up(values, spans, rows, noted.seen, train=True)
+        self._look_up(values, spans, rows, noted.found, noted.missed, train=True)
         if not force:
             self._tally(spans, noted)
         self._judge(values, spans, rows, noted, force, evict)
         if evict:
             self._evict()
-        grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
-        read = values, *spans[:2], self.indexes, self.lines, self.standing, rows
-        wanted.bear[grid](
-            *(*read, noted.times, noted.places, noted.marks, noted.before, noted.ranks, noted.given, self.lacking),
-            **kind,
-        )
-        if homes is not None:
-            self._begin(values, spans, rows, noted, homes)
-        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
-        wanted.fill_in[grid](*read, *kept, **kind)
+        self._bear(values, spans, rows, noted, homes)
         wanted.close_batch[(self.count,)](self.standing)
         return rows
 
-    def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, seen: Tensor, train: bool) -> None:
+    def _bear(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor | None) -> None:
+        grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
+        read, of_tables = (values, *spans[:2], noted.missed), (self.lines, self.standing, rows)
+        kept = noted.times, noted.places, noted.marks, noted.before, noted.ranks, noted.given, self.lacking
+        wanted.bear[grid](
+            *(*read, self.indexes, *of_tables, *kept, self.lines if homes is None else homes),
+            BEGIN=homes is not None, num_warps=8, maxnreg=80, **kind,
+        )  # fmt: skip
+        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
+        wanted.fill_in[grid](*read, *of_tables, *kept, **kind)
+
+    def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, found: Tensor, missed: Tensor, train: bool) -> None:
         of_tables = self.indexes, self.lines, self.standing
         wanted.look_up[spans.grid(LOOKED)](
-            values, *spans[:2], *of_tables, rows, seen, TRAIN=train, **spans.kind(LOOKED)
+            values, *spans[:2], *of_tables, rows, found, missed, TRAIN=train, **spans.kind(LOOKED)
         )
 
     def _tally(self, spans: Spans, noted: _Noted) -> None:
         parts = max(1, spans.ids // LOOKED)
-        wanted.tally[(len(spans.features),)](*spans[:2], noted.seen, self.standing, PARTS=parts, N=256)
+        wanted.tally[(len(spans.features),)](*spans[:2], noted.found, noted.missed, self.standing, PARTS=parts, N=256)
 
     def _judge(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, force: bool, evict: bool) -> None:
         grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
         kept = noted.words, noted.times, noted.places
-        wanted.want[grid](values, *spans[:2], self.indexes, rows, *kept, len(noted.words), **kind)
+        read = values, *spans[:2], noted.missed, self.lines
+        wanted.want[grid](*read, rows, *kept, len(noted.words), **kind)
         wanted.judge[grid](
-            *(values, *spans[:2], self.indexes, self.lines, self.standing, rows, *kept),
+            *(*read, self.standing, rows, *kept),
             *(noted.sums, noted.olds, noted.marks, noted.fresh),
             FORCE=force, **kind,
         )  # fmt: skip
@@ -217,12 +219,6 @@ class HashRows:
             *(*spans[:2], self.lines, self.standing, noted.before, noted.ranks),
             FORCE=force, EVICT=evict, PARTS=max(1, spans.ids // JUDGED), F=count,
             WIDTH=triton.next_power_of_2(count),
-        )  # fmt: skip
-
-    def _begin(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor) -> None:
-        begin.begin_rows[spans.grid(BEGUN)](
-            *(values, *spans[:2], self.indexes, homes, rows, noted.places, noted.marks, noted.given),
-            WIDE=4, **spans.kind(BEGUN),
         )  # fmt: skip
 
     def _evict(self) -> None:
@@ -295,7 +291,8 @@ class _Noted:
         self.words, self.times = made(room, torch.int64, of.EMPTY), made(room)
         self.sums, self.olds, self.given = made(room), made(room), made(room, torch.int64)
         self.places, self.marks = made(ids), made(ids, torch.int8)
-        self.seen, self.fresh, self.before = made(2 * looked), made(judged), made(judged + 1)
+        self.found, self.missed = made(looked), made(looked)
+        self.fresh, self.before = made(judged), made(judged + 1)
         self.ranks = made(features, torch.int64)
 
     def holds(self, ids: int, looked: int, judged: int, features: int) -> bool:

@@ -10,7 +10,8 @@ import triton.language as tl
 
 from hybridrec.ops.features import of as feature
 from hybridrec.ops.hash_index import triton as index_kernels
-from hybridrec.ops.hash_rows.lines import of
+from hybridrec.ops.hash_rows.lines import home_of, of
+from hybridrec.ops.hash_rows.triton_begin import begin_rows
 from hybridrec.ops.philox import initial_triton
 
 
@@ -35,7 +36,8 @@ def look_up(
     lines,  # int64 [T, LENGTH]
     standing,  # int64 [T, STANDING]
     rows,  # int64 [N]: slots; of training MISSING, or -2 - slot of a row that has expired; else NO_ID
-    seen,  # int32 [programs, 2]: ids with a row and without one, of training
+    found,  # int32 [programs]: ids with a row, of training
+    missed,  # int32 [programs]: and without one
     TRAIN: tl.constexpr,
     IDS: tl.constexpr,
     N: tl.constexpr,
@@ -52,11 +54,11 @@ def look_up(
         clock = tl.load(standing + table * of.STANDING + of.CLOCK)
         given = mask & (id != feature.NO_ID)
         slot, _entry = index_kernels.search(index, buckets, id, given)
-        found = slot >= 0
+        known = slot >= 0
         places = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
-        touched = _uint32(tl.load(places, mask=found, other=0))
-        old = found & (clock - touched > tl.load(line + of.LIFETIME))
-        live = found & (old == 0)
+        touched = _uint32(tl.load(places, mask=known, other=0))
+        old = known & (clock - touched > tl.load(line + of.LIFETIME))
+        live = known & (old == 0)
         row = tl.where(live, slot.to(tl.int64), feature.NO_ID)
         if TRAIN:
             tl.store(places, _whole(slot, clock), mask=live & (touched != clock))
@@ -70,23 +72,43 @@ def look_up(
         id = row
     tl.store(rows + at, id, mask=mask)
     if TRAIN:
-        tl.store(seen + tl.program_id(0) * 2, hits)
-        tl.store(seen + tl.program_id(0) * 2 + 1, misses)
+        tl.store(found + tl.program_id(0), hits)
+        tl.store(missed + tl.program_id(0), misses)
 
 
 @triton.jit
-def tally(features, first_programs, seen, standing, PARTS: tl.constexpr, N: tl.constexpr):
+def tally(features, first_programs, found, missed, standing, PARTS: tl.constexpr, N: tl.constexpr):
     """Hits and misses of a feature's table; grid: features."""
     number = tl.program_id(0)
     begin, end = tl.load(first_programs + number) * PARTS, tl.load(first_programs + number + 1) * PARTS
     hits, misses = tl.zeros([N], tl.int64), tl.zeros([N], tl.int64)
     for first in range(begin, end, N):
         i = first + tl.arange(0, N)
-        hits += tl.load(seen + i * 2, mask=i < end, other=0)
-        misses += tl.load(seen + i * 2 + 1, mask=i < end, other=0)
+        hits += tl.load(found + i, mask=i < end, other=0)
+        misses += tl.load(missed + i, mask=i < end, other=0)
     to = standing + tl.load(features + number * feature.LENGTH + feature.TABLE) * of.STANDING
     tl.atomic_add(to + of.HITS, tl.sum(hits), sem="relaxed")
     tl.atomic_add(to + of.MISSES, tl.sum(misses), sem="relaxed")
+
+
+@triton.jit
+def _any_missing(missed, N: tl.constexpr):
+    """Whether some of the N ids of a program have no row; of most programs none, and they read nothing else."""
+    PARTS: tl.constexpr = (N + of.LOOKED - 1) // of.LOOKED
+    return tl.max(tl.load(missed + tl.program_id(0) * PARTS + tl.arange(0, PARTS))) > 0
+
+
+@triton.jit
+def _missing(rows, at, mask):
+    """What stands for the slots of ids until they get one, and which of them are to get one."""
+    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
+    return row, (row < 0) & (row != feature.NO_ID)
+
+
+@triton.jit
+def counts_ids(line):
+    """Whether it matters to a table how often an id comes in a batch."""
+    return (tl.load(line + of.KIND) == of.LFU) | (tl.load(line + of.SKETCH) != 0)
 
 
 @triton.jit
@@ -94,10 +116,11 @@ def want(
     values,
     features,
     first_programs,
-    tables,
+    missed,  # int32 [programs of look_up]
+    lines,
     rows,
     words,  # int64 [room], EMPTY: table and first position of each distinct id that is wanted
-    times,  # int32 [room], zeros: how often it comes
+    times,  # int32 [room], zeros: how often it comes, where somebody asks
     places,  # int32 [N]: where each missing id is among those
     room,  # a power of two
     IDS: tl.constexpr,
@@ -106,15 +129,14 @@ def want(
     STEPS: tl.constexpr,
 ):
     """Missing ids, each once. An id claims a place by compare-and-swap; who finds its id there lowers the position."""
-    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    _index, buckets = index_kernels.index_of(tables, table)
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    open = (row < 0) & (row != feature.NO_ID)
-    if (buckets > 0) & (tl.max(open.to(tl.int32)) > 0):
-        wanted = open
+    if _any_missing(missed, N):
+        _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        _row, wanted = _missing(rows, at, mask)
+        open = wanted
         id = tl.load(values + at, mask=wanted, other=0)
         hash = (index_kernels.hash_id(id) + table.to(tl.uint64)).to(tl.int64)
         place = tl.where(wanted, hash, at) & (room - 1)
+        stride = (hash >> 32) | 1  # of its own: neighbours do not queue up, and a program waits for its longest way
         word = (table << 32) | at
         while tl.max(open.to(tl.int32)) > 0:
             expected = tl.where(open, tl.full(at.shape, of.EMPTY, tl.int64), of.NEVER)  # there is no mask
@@ -124,8 +146,9 @@ def want(
             same = other & ((holder >> 32) == table) & (theirs == id)
             tl.atomic_min(words + place, word, mask=same & (holder > word), sem="relaxed")
             open = other & (same == 0)
-            place = tl.where(open, (place + 1) & (room - 1), place)
-        tl.atomic_add(times + place, 1, mask=wanted, sem="relaxed")
+            place = tl.where(open, (place + stride) & (room - 1), place)
+        if counts_ids(lines + table * of.LENGTH):
+            tl.atomic_add(times + place, 1, mask=wanted, sem="relaxed")
         tl.store(places + at, place.to(tl.int32), mask=wanted)
 
 
@@ -152,7 +175,7 @@ def judge(
     values,
     features,
     first_programs,
-    tables,
+    missed,
     lines,
     standing,
     rows,
@@ -170,12 +193,10 @@ def judge(
     STEPS: tl.constexpr,
 ):
     """Who is let in. Sketches are only read here, so that it does not matter who is asked first."""
-    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    _index, buckets = index_kernels.index_of(tables, table)
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    wanted = (row < 0) & (row != feature.NO_ID)
     count = 0
-    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+    if _any_missing(missed, N):
+        _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        row, wanted = _missing(rows, at, mask)
         line = lines + table * of.LENGTH
         place = tl.load(places + at, mask=wanted, other=0)
         first = wanted & ((tl.load(words + place, mask=wanted, other=0) & of.WORD) == at)
@@ -270,6 +291,7 @@ def bear(
     values,
     features,
     first_programs,
+    missed,
     tables,
     lines,
     standing,
@@ -281,17 +303,18 @@ def bear(
     ranks,
     given,  # int64 [room]: the slot of each distinct id, NO_ID where it gets none
     lacking,  # int32 [1]
+    homes,  # int64 [T, LENGTH], where BEGIN
+    BEGIN: tl.constexpr,  # whether rows get what they begin with
     IDS: tl.constexpr,
     N: tl.constexpr,
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """Slots for those who come, in the order of their first positions."""
-    number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    index, buckets = index_kernels.index_of(tables, table)
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    wanted = (row < 0) & (row != feature.NO_ID)
-    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+    """Slots for those who come, in the order of their first positions, and their rows."""
+    if _any_missing(missed, N):
+        number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        index, buckets = index_kernels.index_of(tables, table)
+        row, wanted = _missing(rows, at, mask)
         line, to = lines + table * of.LENGTH, standing + table * of.STANDING
         mark = tl.load(marks + at, mask=wanted, other=0)
         place = tl.load(places + at, mask=wanted, other=0)
@@ -318,7 +341,10 @@ def bear(
         if tl.load(line + of.KIND) == of.LFU:
             counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
             tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
-        tl.store(given + place, tl.where(begins, slot, feature.NO_ID), mask=mark > 0)
+        slot = tl.where(begins, slot, feature.NO_ID)
+        tl.store(given + place, slot, mask=mark > 0)
+        if BEGIN:
+            begin_rows(homes + table * home_of.LENGTH, id, slot, 2)
 
 
 @triton.jit
@@ -326,7 +352,7 @@ def fill_in(
     values,
     features,
     first_programs,
-    tables,
+    missed,
     lines,
     standing,
     rows,
@@ -343,11 +369,9 @@ def fill_in(
     STEPS: tl.constexpr,
 ):
     """Missing ids get the slot of theirs, if any; sketches count them, and what was noted for the batch is cleared."""
-    _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    _index, buckets = index_kernels.index_of(tables, table)
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    wanted = (row < 0) & (row != feature.NO_ID)
-    if (buckets > 0) & (tl.max(wanted.to(tl.int32)) > 0):
+    if _any_missing(missed, N):
+        _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        row, wanted = _missing(rows, at, mask)
         line, to = lines + table * of.LENGTH, standing + table * of.STANDING
         mark = tl.load(marks + at, mask=wanted, other=0)
         place = tl.load(places + at, mask=wanted, other=0)
@@ -355,9 +379,12 @@ def fill_in(
         tl.store(rows + at, slot, mask=wanted)
         first = mark > 0
         tl.store(words + place, tl.full(at.shape, of.EMPTY, tl.int64), mask=first)
-        tl.store(times + place, _whole(place, 0), mask=first)
+        if counts_ids(line):
+            tl.store(times + place, _whole(place, 0), mask=first)
         if tl.load(to + of.FAULT) == 0:
-            tl.atomic_add(to + of.REFUSED, tl.sum((wanted & (slot < 0)).to(tl.int64)), sem="relaxed")
+            refused = tl.sum((wanted & (slot < 0)).to(tl.int64))
+            if refused > 0:  # many programs would wait for one address
+                tl.atomic_add(to + of.REFUSED, refused, sem="relaxed")
             sketch = tl.load(line + of.SKETCH)
             if sketch != 0:
                 id = tl.load(values + at, mask=first, other=0)

@@ -190,6 +190,17 @@ def test_rows_keep_their_slots_when_their_table_grows() -> None:
     assert int(rows.lacking) == 0
 
 
+def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands() -> None:
+    rows, spans = HashRows.empty([Policy(400)], DEVICE), of_counts([300, 30], [0, 0], DEVICE, ids=512)
+    slots = rows.prepare(there(list(range(330))), spans, evict=False).tolist()
+    assert slots == list(range(330))
+    for number, place in enumerate((63, 64, 299, 329)):  # of several programs, the last of them or not
+        ids = list(range(330))
+        ids[place] = -1 - place
+        wanted = [*slots[:place], 330 + number, *slots[place + 1 :]]
+        assert rows.prepare(there(ids), spans, evict=False).tolist() == wanted
+
+
 def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
     rows = HashRows.empty([Policy(4)], DEVICE)
     assert rows.prepare(there([NO_ID, 3, NO_ID]), of_counts([3], [0], DEVICE, ids=64)).tolist() == [NO_ID, 0, NO_ID]
@@ -259,8 +270,9 @@ def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> 
     words = torch.full((256,), of.EMPTY, device=DEVICE)
     words[reference.hash_id(5) % 256] = later  # as if its last occurrence had been quicker
     times, places = torch.zeros(256, dtype=torch.int32, device=DEVICE), torch.zeros(4, dtype=torch.int32, device=DEVICE)
-    lines = HashRows.empty([Policy(9)], DEVICE).indexes
-    triton_wanted.want[spans.grid(256)](values, *spans[:2], lines, rows, words, times, places, 256, **spans.kind(256))
+    tables = HashRows.empty([Policy(9, "lfu")], DEVICE)
+    read = values, *spans[:2], torch.ones(1, dtype=torch.int32, device=DEVICE), tables.lines, rows
+    triton_wanted.want[spans.grid(256)](*read, words, times, places, 256, **spans.kind(256))
     assert words[places.long()].tolist() == [0, 1, 2, 1]
     assert times[places.long()].tolist() == [1, 2, 1, 2]
 
