@@ -125,7 +125,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
             if table.cache is not None and rows:
                 return TieredStore(table, self.seed, self.device, table.cached(rows), share)
             return DeviceStore(table, self.seed, self.device, share)
-        if table.path is not None and not share.empty:
+        if table.dynamic and table.path is not None and not share.empty:
             return DiskStore(table, self.seed, share)
         return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
 

@@ -48,9 +48,9 @@ class Table:
     "server", where training has servers; elsewhere on the host. A dynamic table with a `path` lives in files of that
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
     than those at a time, and its host has the others, the cold ones: as they are, or, where `cold` is torch.bfloat16,
-    torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. Tables of one
-    dimension, and of the same types, share the room of all their caches. Where several GPUs divide a table, each has a
-    cache for its own rows.
+    torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. With a `path` too they
+    are not in its memory but in files there, which go with the process. Tables of one dimension, and of the same types
+    and path, share the room of all their caches. Where several GPUs divide a table, each has a cache for its own rows.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})
@@ -58,6 +58,8 @@ class Table:
     LFU()
     >>> Table("page", dim=128, rows=400_000_000, cache=0.1, cold=torch.int8)
     Table('page', dim=128, rows=400000000, cache=0.1, cold=torch.int8)
+    >>> Table("page", dim=128, rows=900_000_000, path="/scratch/rows", cache=0.05).path
+    '/scratch/rows'
     """
 
     name: str
@@ -173,10 +175,18 @@ class Table:
         if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
             raise TypeError(f"{self._who}: path is {path!r}; it must name a directory")
         if not self.dynamic:
-            raise ValueError(f"{self._who} has fixed rows, which lie in memory; give capacity= with path=, or no path=")
+            return self._check_cold_path(os.fspath(path))
         if self.where == "device":
             raise ValueError(f"{self._who} has a path, so it lives on the host; leave where= out")
-        keep(self, path=os.fspath(path), where="host")
+        return keep(self, path=os.fspath(path), where="host")
+
+    def _check_cold_path(self, path: str) -> None:
+        if self.cache is None:
+            raise ValueError(
+                f"{self._who} has fixed rows, which lie in memory; give capacity= with path=, or cache= for a GPU that "
+                "has its cold rows in files there, or no path="
+            )
+        keep(self, path=path)
 
     def _check_fixed(self) -> None:
         for option in ("eviction", "admission"):

@@ -14,6 +14,7 @@ from hybridrec.models.options import decode
 CAPACITY = 10**10  # rows come as ids are seen; what is never reached costs nothing
 OPTIONS = tuple(name for name in Table.__dataclass_fields__ if name not in ("name", "features"))
 SIZES = ("rows", "capacity", "hashes")
+TIERS = ("cache", "cold", "path")  # what fixed tables say of hot and cold rows
 DYNAMIC = ("capacity", "admission", "eviction")  # options of dynamic tables only
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -55,8 +56,9 @@ def tables_of(
             }
         if not any(size in chosen for size in SIZES):
             settings |= _size(rows, members, chosen)
-        if "cache" not in given.get(name, {}) and not _takes_cache(settings):
-            settings.pop("cache", None)
+        own = given.get(name, {})
+        if "cache" in settings and "cache" not in own and not _takes_cache(settings):
+            settings = {option: value for option, value in settings.items() if option in own or option not in TIERS}
         made.append(Table(name, **settings))
     return made
 

@@ -169,7 +169,7 @@ def _add_rows(
         holder[HOST_ROOM if home.host else ROOM] += rows * size
         return
     hot = ceil(home.cache * rows)
-    holder[[ROOM, HOST_ROOM]] += hot * (size + SLOT) + rows * ENTRY, (rows - hot) * size
+    holder[[ROOM, HOST_ROOM]] += hot * (size + SLOT) + rows * ENTRY, 0 if table.on_disk else (rows - hot) * size
     holder[[HOST, MEMORY]] += moved * size, 2 * moved * size
 
 

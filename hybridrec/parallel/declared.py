@@ -11,7 +11,7 @@ from torch import nn
 from hybridrec.data.schema import Schema
 from hybridrec.embedding import EmbeddingCollection, MultiHash, Table
 from hybridrec.models import build, tables_of
-from hybridrec.models.tables import SIZES
+from hybridrec.models.tables import SIZES, TIERS
 from hybridrec.optim import RowOptimizer
 from hybridrec.optim.rule import RowRule
 
@@ -49,7 +49,7 @@ def _single_rows(options: Mapping[str, Any], real: Mapping[str, Table]) -> dict[
     """The options of tables with fixed rows, made small."""
     made = dict(options)
     for name, table in real.items():
-        own = {key: value for key, value in options.get(name, {}).items() if key not in (*SIZES, "cache")}
+        own = {key: value for key, value in options.get(name, {}).items() if key not in (*SIZES, *TIERS)}
         if table.hashes is not None:
             made[name] = {**own, "hashes": MultiHash(table.hashes.rounds, 1)}
         elif not table.dynamic:
@@ -66,4 +66,4 @@ def _sized(table: Table, real: Mapping[str, Table]) -> Table:
     like = real.get(table.name) or real.get(table.name.removeprefix(WIDE))
     if like is None or like.dynamic:
         return table
-    return replace(table, rows=like.rows, hashes=like.hashes, cache=like.cache)
+    return replace(table, rows=like.rows, hashes=like.hashes, **{name: getattr(like, name) for name in TIERS})

@@ -164,6 +164,7 @@ def _load(name: str, table: Table, world: int) -> TableLoad:
         where="host" if table.on_host else table.where,
         cache=None if table.cache is None else table.cached(rows_each) / rows_each,
         hashed=table.hashes is not None,
+        on_disk=table.path is not None,
     )
 
 

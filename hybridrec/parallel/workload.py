@@ -53,6 +53,7 @@ class TableLoad:
     where: str | None = None  # where its rows are to live, if the table says so
     cache: float | None = None  # the share of rows that a device has at a time, if the table says so
     hashed: bool = False  # ids are spread over several rows
+    on_disk: bool = False  # its cold rows are in files
 
     def __post_init__(self) -> None:
         for name in ("rows", "dim", "element"):
@@ -192,6 +193,7 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
         where=table.where,
         cache=None if table.cache is None else table.cached(table.fixed_rows) / table.fixed_rows,
         hashed=table.hashes is not None,
+        on_disk=table.path is not None,
     )
 
 

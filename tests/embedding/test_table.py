@@ -131,6 +131,8 @@ def test_a_path_is_for_dynamic_tables_and_puts_them_on_the_host(tmp_path):
     assert Table("user", 4, capacity=9, path="rows").on_host
     with pytest.raises(ValueError, match="table 'item' has fixed rows, which lie in memory; give capacity= with path="):
         Table("item", 4, rows=9, path="rows")
+    cold = Table("item", 4, rows=9, cache=3, path=tmp_path)
+    assert (cold.path, cold.on_host) == (str(tmp_path), False)
     with pytest.raises(ValueError, match="table 'user' has a path, so it lives on the host; leave where= out"):
         Table("user", 4, capacity=9, path="rows", where="device")
     for wrong in (7, ""):

@@ -166,5 +166,8 @@ def test_a_cache_for_all_is_for_tables_that_can_have_it():
     assert {name: table.cache for name, table in by_name(SCHEMA, 8, options=options).items()} == {
         "user": 1000, "item": None, "seen": None, "pair": None,
     }  # fmt: skip
+    options["*"] |= {"cold": torch.int8, "path": "rows"}
+    found = by_name(SCHEMA, 8, options=options)
+    assert {name for name, table in found.items() if table.path or table.cold} == {"user"}
     with pytest.raises(ValueError, match="cache is 1,000, and the table has 999 rows"):
         tables_of(SCHEMA, 8, options={"item": {"rows": 999, "cache": 1000}})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hybridrec.embedding.gpu import memory
@@ -135,6 +137,13 @@ def test_a_table_in_tiers_takes_its_hot_rows_of_the_device_and_moves_those_that_
     moved = tiered.phases["memory"][0] - whole.phases["memory"][0]
     assert moved == pytest.approx(2 * 0.75 * distinct * row)
     assert whole.phases["host link"] == (0,)
+
+
+def test_cold_rows_in_files_need_no_memory_of_the_host():
+    load = work(replace(table(rows=100, dim=8, hotness=2.0), on_disk=True), batch_size=5)
+    found = predict(Plan(1, (Placement("item", "table", (0,), cache=0.25),)), load, CARD)
+    assert found.host_memory == (0,)
+    assert found.phases["host link"][0] > 0
 
 
 def test_what_a_device_keeps_of_rows_in_tiers_is_what_it_allocates():

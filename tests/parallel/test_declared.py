@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+import torch
 
 import hybridrec as hr
 from hybridrec.embedding import EmbeddingCollection, MultiHash
@@ -13,7 +14,8 @@ from hybridrec.parallel.declared import declared
 SCHEMA = hr.data.Schema.infer(
     pa.schema({"user": pa.int64(), "item": pa.int64(), "past": pa.list_(pa.int64()), "click": pa.int8()}), label="click"
 )
-TABLES = {"*": {"dtype": "float16"}, "user": {"rows": 77}, "item": {"hashes": MultiHash(2, 30)}}
+IN_FILES = {"dtype": "float32", "cache": 9, "cold": torch.int8, "path": "rows"}
+TABLES = {"*": {"dtype": "float16"}, "user": {"rows": 77, **IN_FILES}, "item": {"hashes": MultiHash(2, 30)}}
 OPTIONS = {"din": {"history": {"past": "item"}}, "twotower": {"user": ["user", "past"], "item": ["item"]}}
 
 

@@ -20,6 +20,7 @@ from hybridrec.embedding.gpu.layout import Layout, TableFacts
 from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
+from hybridrec.embedding.gpu.streams import stream_apart
 from hybridrec.embedding.gpu.tier_class import Flight, TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
@@ -46,7 +47,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for each in classes_of(store for store in self.tiered.values() if store.fresh):
             TierClass(each)
         self.tiers = list(dict.fromkeys(store.tier for store in self.tiered.values()))
-        self.gate = torch.cuda.Stream(self.device) if self.device.type == "cuda" and self.tiered else None
+        self.gate = self._gate() if self.device.type == "cuda" and self.tiered else None
         self._ground, self._ground_moves = Ground.of(self.stores, self.device), self._moved()
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial: dict[int, Tensor] = {}
@@ -62,6 +63,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self._outcome = torch.zeros(1 + count, device=self.device)  # sum of squares, and rows left out of each table
         for number, store in enumerate(self.stores.values()):
             store.left_out = self._outcome[1 + number]
+
+    def _gate(self) -> Any:
+        """The stream of admissions: no capture may be on it where a thread sends them."""
+        return (stream_apart if any(tier.brought for tier in self.tiers) else torch.cuda.Stream)(self.device)
 
     def lookup_fn(
         self,

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 
 from hybridrec import host_memory
+from hybridrec.embedding.gpu.cold_file import disk_of, free_on_disk
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
@@ -35,7 +36,11 @@ FEWER_SLOTS = (
 )
 MORE_HOST = (
     "a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state, "
-    "or more memory for the host or its container"
+    "path=, a directory on a disk for cold rows, or more memory for the host or its container"
+)
+MORE_DISK = (
+    "path= on another disk, a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, or an "
+    "optimizer with less state"
 )
 
 Made = TypeVar("Made")
@@ -82,13 +87,26 @@ def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE, rows: int | N
 
 
 def cold_bytes(table: Table, rule: RowRule | None = None, share: Share = WHOLE) -> int:
-    """What the host has of a fixed table with a cache, or of a share of it: rows that are not hot, and their state.
+    """What a host has in memory of a fixed table with a cache, or of a share: rows that are not hot, and their state.
 
     >>> cold_bytes(Table("item", dim=8, rows=100, cache=25)), cold_bytes(Table("item", dim=8, rows=100))
     (2400, 0)
     >>> cold_bytes(Table("item", dim=8, rows=100, cache=25, cold=torch.int8))
     900
     """
+    return 0 if table.path is not None else _not_hot(table, rule, share)
+
+
+def file_bytes(table: Table, rule: RowRule | None = None, share: Share = WHOLE) -> int:
+    """The same where the table has a path: what is in files there.
+
+    >>> file_bytes(Table("item", dim=8, rows=100, cache=25, path="rows")), file_bytes(Table("item", dim=8, rows=100))
+    (2400, 0)
+    """
+    return 0 if table.path is None else _not_hot(table, rule, share)
+
+
+def _not_hot(table: Table, rule: RowRule | None, share: Share) -> int:
     if table.cache is None:
         return 0
     rows, dim = share.rows_of(table.fixed_rows), share.dim_of(table.dim)
@@ -124,14 +142,18 @@ def refuse_state(sizes: Iterable[tuple[str, int]], device: torch.device, free: i
 
 
 def refuse_cold_rows(held: Iterable[tuple[Table, Share]]) -> None:
-    """Raise if the rows of these shares of tables that are not hot cannot fit the host."""
+    """Raise if the rows of these shares of tables that are not hot cannot fit the host, or the disk they are for."""
+    held = list(held)
     refuse_cold("the cold rows", {table.name: cold_bytes(table, None, share) for table, share in held})
+    refuse_files("the cold rows", [(table, file_bytes(table, None, share)) for table, share in held])
 
 
 def refuse_cold_state(wanted: Iterable[tuple[Table, Share, RowRule | None, RowRule]]) -> None:
-    """Raise if what a new rule keeps beside rows that are not hot, in place of an old one's, cannot fit the host."""
+    """Raise if what a new rule keeps beside rows that are not hot, in place of an old one's, cannot fit there."""
+    wanted, what = list(wanted), "the optimizer state of cold rows"
     sizes = [(t.name, cold_bytes(t, new, share) - cold_bytes(t, old, share)) for t, share, old, new in wanted]
-    refuse_cold("the optimizer state of cold rows", added(sizes))
+    refuse_cold(what, added(sizes))
+    refuse_files(what, [(t, file_bytes(t, new, share) - file_bytes(t, old, share)) for t, share, old, new in wanted])
 
 
 def refuse_cold(what: str, sizes: Mapping[str, int]) -> None:
@@ -141,6 +163,19 @@ def refuse_cold(what: str, sizes: Mapping[str, int]) -> None:
     if host_memory.lacks(sum(cold.values()), available):
         there = f"in memory of the host, and {available:,} are available, of which a tenth stays free"
         raise ValueError(_lacking(what, cold, there, MORE_HOST))
+
+
+def refuse_files(what: str, wanted: Iterable[tuple[Table, int]]) -> None:
+    """Raise if these bytes of tables with a path are more than is free on one of their disks."""
+    by_disk: dict[int, list[tuple[Table, int]]] = {}
+    for table, size in wanted:
+        if table.path is not None and size > 0:
+            by_disk.setdefault(disk_of(table.path), []).append((table, size))
+    for tables in by_disk.values():
+        sizes, folder = added((table.name, size) for table, size in tables), str(tables[0][0].path)
+        if sum(sizes.values()) > (free := free_on_disk(folder)):
+            there = f"on the disk of {folder}, and {free:,} are free"
+            raise ValueError(_lacking(what, sizes, there, MORE_DISK))
 
 
 def refuse(what: str, sizes: Mapping[str, int], device: torch.device, free: int | None, remedy: str) -> None:

@@ -32,8 +32,8 @@ class Pinned:
             raise ValueError(
                 f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
                 f"which refuses them (CUDA error {code}); give the table a larger cache, a smaller type for "
-                "cold rows such as cold=torch.int8, or fewer rows, or the host more memory, of which `ulimit -l` may "
-                "allow less"
+                "cold rows such as cold=torch.int8, path=, a directory on a disk for them, or fewer rows, or the host "
+                "more memory, of which `ulimit -l` may allow less"
             )
         weakref.finalize(self, _unpinned, self.tensor, device)
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hybridrec.embedding.gpu.capture import ROWS
+from hybridrec.embedding.gpu.cold_file import ColdFile
+from hybridrec.embedding.gpu.lane import Lane
 from hybridrec.embedding.gpu.pinned import Pinned
+from hybridrec.ops.row_cache import staged
 from hybridrec.ops.row_cache import triton as tiers
 from hybridrec.ops.row_cache.cache import MOST_ROWS, Column, Figures, RowCache
 from hybridrec.ops.row_cache.cache import of as at
@@ -29,13 +34,27 @@ if TYPE_CHECKING:
 class Flight:
     """Rows that a lookup has on the device: they stay as long as somebody has this."""
 
+    coming: Future[Any] | None = None  # of rows that the host brings: the event after which they are there
+
+    def arrive(self, device: torch.device) -> None:
+        """What is launched from now on finds the rows there; raise if the host could not bring them."""
+        if self.coming is not None:
+            wait(self.coming.result(), device)
+
+
+class _Numbered(NamedTuple):
+    """An admission: its number, and the event after which that is there."""
+
+    number: Tensor  # int64 [1]
+    admitted: Any
+
 
 @dataclass(eq=False)
 class _Held:
     """A column of all rows of the class, in both tiers."""
 
     hot: Tensor
-    cold: Pinned
+    cold: Pinned | ColdFile
     per_row: bool
 
     @property
@@ -70,17 +89,25 @@ class TierClass:
         self.cache = RowCache.make(sum(counts), sum(store.slots for store in self.stores), self.device, first.sizes)
         self._held: list[_Held] = []  # rows, then state
         self._lent: dict[TieredStore, dict[str, _Held]] = {}  # by their names
-        self._flights: deque[tuple[weakref.ref[Flight], Tensor]] = deque()  # in their order, with their numbers
+        self._flights: deque[tuple[weakref.ref[Flight], _Numbered]] = deque()  # in their order
         self._told = 0  # refused admissions
         self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=self.device.type == "cuda")  # by the host
         self._admitted: Any = None  # the end of the last admission, which has a stream of its own
         self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         self._landed: Any = None  # the end of the last that told which rows may go
         self.cache.key = first.key
+        self._path = first.table.path  # of files with cold rows, which the host brings
+        self._stage = None if self._path is None else staged.Stage(self._check)
+        self._lane = Lane(self.device)
         rows = self._add(False, 0, first.dtype, first.table.cold_dtype)
         for store, base in zip(self.stores, accumulate([0, *counts]), strict=False):
             self._lent[store] = {ROWS: rows}
             store.join(self, base, rows.hot)
+
+    @property
+    def brought(self) -> bool:
+        """Whether a thread of the host brings rows, on the stream of who asks for them."""
+        return self._stage is not None
 
     # -- columns ------------------------------------------------------------------------------------------
 
@@ -90,15 +117,27 @@ class TierClass:
         """A column of a type in both tiers, cold rows kept in another."""
         shape, names = () if per_row else (self.dim,), ", ".join(store.table.name for store in self.stores)
         widths = [packed_width(size, kept) for size in shape]
-        cold = Pinned((self.cache.places, *widths), fill, kept, self.device, names)
+        cold = self._cold((self.cache.places, *widths), fill, kept, names)
         hot = torch.full((self.cache.slots, *shape), fill, dtype=dtype, device=self.device)
         made = _Held(hot, cold, per_row)
         self._held.append(made)
         self.cache.columns.append(made.column)
         return made
 
+    def _cold(self, shape: tuple[int, ...], fill: float, kept: torch.dtype, names: str) -> Pinned | ColdFile:
+        if self._path is None:
+            return Pinned(shape, fill, kept, self.device, names)
+        return ColdFile(shape, fill, kept, self._path, names)
+
+    def _check(self) -> None:
+        """Raise if cold rows cannot be read."""
+        for held in self._held:
+            if isinstance(held.cold, ColdFile):
+                held.cold.check()
+
     def lend(self, store: TieredStore, rule: RowRule) -> tuple[dict[str, Tensor], set[str]]:
         """Memory on the device for the state of a table by a rule, and which of it holds something already."""
+        self._lane.wait()
         free = self._held[1:]
         mine, used = self._lent[store], set()
         for column in rule.state:
@@ -113,6 +152,7 @@ class TierClass:
 
     def take_back(self, store: TieredStore) -> None:
         """The state of a table is gone; columns that no other has go as well."""
+        self._lane.wait()
         self._lent[store] = {ROWS: self._held[0]}
         used = {id(held) for lent in self._lent.values() for held in lent.values()}
         self._held = [held for held in self._held if id(held) in used]
@@ -134,27 +174,45 @@ class TierClass:
         # Behind the one before, and behind what has landed by now: else three batches may be out.
         for moment in (self._admitted, self._touched, self._landed):
             wait(moment, self.device)
-        slots, number = tiers.admit(self.cache, rows_of(values, runs))
+        flight = Flight()
+        given = values, runs, out, weakref.ref(flight)
+        if self._stage is None:
+            self._admit(*given, tiers.exchange)
+        else:
+            flight.coming = self._lane.do(partial(self._bring, self._stage, *given))
+            self._lane.do(self._stage.put_back)
+        return flight
+
+    def _admit(self, values: Tensor, runs: Runs, out: Tensor, flight: weakref.ref[Flight], exchange: Any) -> None:
+        slots, number = tiers.admit(self.cache, rows_of(values, runs), exchange)
         put_slots(values, runs, slots, self.cache.slots, out)
         self._seen.copy_(self.cache.lasting, non_blocking=True)
         self._admitted = now(self.device)
-        flight = Flight()
-        self._flights.append((weakref.ref(flight), number))
-        return flight
+        self._flights.append((flight, _Numbered(number, self._admitted)))
+
+    def _bring(
+        self, stage: staged.Stage, values: Tensor, runs: Runs, out: Tensor, flight: weakref.ref[Flight]
+    ) -> Any:  # fmt: skip
+        """Admit rows that the host hands over; what they need is launched when this returns."""
+        self._admit(values, runs, out, flight, stage.exchange)
+        if (failure := stage.failed()) is not None:
+            raise failure
+        return self._admitted
 
     def land(self) -> None:
         """Rows that no flight needs any more may go, when what was launched until now is done.
 
         One that is older than another keeps the rows of both.
         """
-        number = None
+        last = None
         while self._flights and self._flights[0][0]() is None:
-            number = self._flights.popleft()[1]
-        if number is not None:
-            tiers.land(self.cache, number)
+            last = self._flights.popleft()[1]
+        if last is not None:
+            wait(last.admitted, self.device)  # where nobody looked the block up, nobody has waited for its number
+            tiers.land(self.cache, last.number)
             self._landed = now(self.device)
-            if number.is_cuda:
-                number.record_stream(torch.cuda.current_stream(self.device))
+            if last.number.is_cuda:
+                last.number.record_stream(torch.cuda.current_stream(self.device))
 
     def watch(self) -> None:
         """Raise if an admission that is done was refused; nobody waits for the device to know."""
@@ -164,6 +222,7 @@ class TierClass:
 
     def check(self) -> None:
         """Raise if any admission was refused; waits for the last one."""
+        self._lane.wait()
         if self._admitted is not None:
             self._admitted.synchronize()
         refused, lack = int(self._seen[at.REFUSED]), int(self._seen[at.LACK])
@@ -180,6 +239,7 @@ class TierClass:
 
     def figures(self) -> Figures:
         """What happened so far, in all admissions; waits for them."""
+        self._lane.wait()
         wait(self._admitted, self.device)
         return self.cache.figures()
 
@@ -187,14 +247,21 @@ class TierClass:
 
     def read(self, column: int, rows: Tensor) -> Tensor:
         """Rows [n, width] of numbers int64 [n] on the device; zeros where there is none."""
-        wait(self._admitted, self.device)
-        return tiers.read(self.cache, column, rows)
+        self._rest()
+        return (tiers if self._stage is None else staged).read(self.cache, column, rows)
 
     def write(self, column: int, rows: Tensor, values: Tensor) -> None:
         """Give different rows other values."""
-        wait(self._admitted, self.device)
-        tiers.write(self.cache, column, rows, values)
+        self._rest()
+        (tiers if self._stage is None else staged).write(self.cache, column, rows, values)
         self.touch()
+
+    def _rest(self) -> None:
+        """Rows that were on their way are there, for what is launched from now on."""
+        self._lane.wait()
+        if self._stage is not None:
+            self._check()
+        wait(self._admitted, self.device)
 
     def touch(self) -> None:
         """Admissions are to come after what was launched until now."""

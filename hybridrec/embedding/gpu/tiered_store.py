@@ -68,7 +68,7 @@ class TieredStore(DeviceStore):
     @property
     def kind(self) -> Hashable:
         """What tables that share a cache have in common."""
-        return self.dim, self.dtype, self.table.cold_dtype
+        return self.dim, self.dtype, self.table.cold_dtype, self.table.path
 
     @property
     def fresh(self) -> bool:
@@ -125,7 +125,9 @@ class TieredStore(DeviceStore):
     def admit(self, ids: Tensor) -> tuple[Tensor, Flight]:
         """The slots int64 of ids of this table alone, whose rows stay on the device as the flight does."""
         slots, runs = ids.clone(), Runs.make([self.run(0, len(ids))], self.device, self.sizes.ids)
-        return slots, self.tier.admit(ids, runs, slots)
+        flight = self.tier.admit(ids, runs, slots)
+        flight.arrive(self.device)
+        return slots, flight
 
     # -- all rows -----------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ them apart:
   flight, and what it writes beside that (directory, stamps, slots) no lookup reads; the next admission is behind it.
 - A lookup, or the copy of slots into the memory that a graph reads, waits for the end of its admission.
 - That copy is on the stream of the replays: behind the last one that reads those slots, before the next.
+- Rows that the host must bring, those of files, are admitted by a thread of their class, one block after the other, on
+  the gate too. A lookup waits for that thread to have launched the admission, then as for any other.
 - A flight is kept from the admission until the step has taken the gradients, by the lookup, then by the queue. It lands
   on the stream of the step, behind the update: only then may its rows go.
 """
@@ -123,6 +125,8 @@ class Tiers:
             stream = torch.cuda.current_stream(block.values.device)
             stream.wait_event(found.ready)
             found.values.record_stream(stream)
+        for flight in found.flights:
+            flight.arrive(block.values.device)
         return found
 
     def go_on(self) -> None:

@@ -5,6 +5,8 @@ No count comes to the host. README.md beside this file has the arrays, and what 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +17,7 @@ from hybridrec.ops.row_cache.cache import Admitted, RowCache, of
 from hybridrec.ops.row_cache.triton_clock import choose
 from hybridrec.ops.row_cache.triton_rows import exchange, read, write
 
-__all__ = ["admit", "land", "read", "write"]
+__all__ = ["admit", "exchange", "land", "read", "write"]
 
 
 @triton.jit
@@ -108,8 +110,13 @@ def note_landed(lasting, number):
     tl.atomic_max(lasting + of.LANDED, tl.load(number), sem="release")
 
 
-def admit(cache: RowCache, rows: Tensor) -> Admitted:
-    """Make the rows of these numbers hot, or none; numbers outside the table stay as they are."""
+def admit(
+    cache: RowCache, rows: Tensor, exchange: Callable[[RowCache, Tensor, Tensor], None] = exchange
+) -> Admitted:  # fmt: skip
+    """Make the rows of these numbers hot, or none; numbers outside the table stay as they are.
+
+    `exchange` has the rows of slots and places change over, and may still refuse to (staged.py).
+    """
     ids, count, n = cache.sizes.ids, len(cache.directory), len(rows)
     most = min(n, cache.places)  # that can be cold
     programs = triton.cdiv(n, ids)
@@ -122,9 +129,9 @@ def admit(cache: RowCache, rows: Tensor) -> Admitted:
     if most:
         victims = choose(cache, most)
         conclude[(1,)](*state, num_warps=1)
+        exchange(cache, places, victims)
         given = cache.directory, cache.owner, cache.passing, wanted, places, victims
         rename[(min(cache.sizes.programs, triton.cdiv(most, ids)),)](*given, N=ids)
-        exchange(cache, places, victims)
     if n:
         translate[(programs,)](rows, cache.directory, cache.passing, slots, n, count, IDS=ids)
     return Admitted(slots, number)

@@ -133,6 +133,20 @@ def test_state_of_cold_rows_takes_the_place_of_another_ones(monkeypatch):
     memory.refuse_cold_state([(TIERED, Share(), ADAM, ADAM), (TABLES[1], Share(), None, ADAM)])
 
 
+def test_cold_rows_in_files_need_a_disk_and_no_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(host_memory, "available", lambda: 0)
+    monkeypatch.setattr(memory, "free_on_disk", lambda folder: 95_999)
+    one, other = (replace(TIERED, name=name, path=tmp_path / name) for name in ("one", "other"))
+    assert (memory.cold_bytes(one), memory.file_bytes(one)) == (0, 48_000)
+    memory.refuse_cold_rows([(one, Share())])
+    said = r"cold rows of 2 tables cannot fit: 96,000 bytes are needed on the disk of .*one, and 95,999 are free.*path="
+    with pytest.raises(ValueError, match=said):
+        memory.refuse_cold_rows([(one, Share()), (other, Share())])
+    with pytest.raises(ValueError, match="the optimizer state of cold rows of 1 table cannot fit: 96,000 bytes"):
+        memory.refuse_cold_state([(one, Share(), None, ADAM)])
+    memory.refuse_cold_state([(one, Share(), ADAM, ADAM)])
+
+
 def test_nobody_asks_the_host_where_all_rows_are_on_the_card(monkeypatch):
     monkeypatch.setattr(host_memory, "available", lambda: pytest.fail("it was asked"))
     memory.refuse_cold_rows(WHOLES)

@@ -7,6 +7,8 @@ memory, with lookups that take it for a capture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -69,9 +71,10 @@ def done_anew(work: Callable[[], None]) -> Callable[[], None]:
 class Scored(nn.Module):
     """Outputs whose gradients are multiples of a power of two, so that their sums are exact in any order."""
 
-    def __init__(self, tiered: bool) -> None:
+    def __init__(self, tiered: bool, path: Path | None = None) -> None:
         super().__init__()
-        self.embeddings = hr.EmbeddingCollection(TABLES, seed=3)
+        tables = TABLES if path is None else [replace(table, cache=0.5, path=path) for table in TABLES]
+        self.embeddings = hr.EmbeddingCollection(tables, seed=3)
         self.embeddings.device = DEVICE
         made = {name: store(table, 3, tiered) for name, table in self.embeddings.tables.items()}
         self.embeddings.adopt(DeviceGroup(made, set(made), SIZES[0]))
@@ -84,8 +87,13 @@ class Scored(nn.Module):
 class Run:
     """A model and its learner, which sees each batch one step before it comes."""
 
-    def __init__(self, tiered: bool, optimizer: Callable[[Any], hr.optim.RowOptimizer] | None = None) -> None:
-        self.model: Any = Scored(tiered)
+    def __init__(
+        self,
+        tiered: bool,
+        optimizer: Callable[[Any], hr.optim.RowOptimizer] | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.model: Any = Scored(tiered, path)
         self.group: DeviceGroup = self.model.embeddings.group
         rows = hr.optim.RowWiseAdagrad(self.model, lr=0.125) if optimizer is None else optimizer(self.model)
         loss = make_loss(lambda outputs, batch: outputs)
@@ -140,6 +148,16 @@ def test_replayed_steps_are_those_of_tables_on_the_device_bit_for_bit() -> None:
     assert all(tier.cache.figures().moved > before for tier, before in zip(tiered.group.tiers, moved, strict=True))
     assert all(tier.cache.figures().refused == 0 for tier in tiered.group.tiers)
     assert all(len(tier._flights) == 0 for tier in tiered.group.tiers)
+
+
+def test_replayed_steps_find_rows_that_were_in_files(tmp_path: Path) -> None:
+    hot, tiered = Run(tiered=False), Run(tiered=True, path=tmp_path)
+    batches = [batch_of(seed) for seed in range(graphs.SEEN + 2)]
+    assert tiered.train(batches) == hot.train(batches)
+    agree(hot, tiered)
+    assert tiered.learner.graphs is not None
+    assert tiered.learner.graphs.replays == 2
+    assert all(tier.brought and tier.figures().moved for tier in tiered.group.tiers)
 
 
 def test_the_next_block_is_admitted_with_a_replay_and_no_third_one_is_out() -> None:
