@@ -45,7 +45,8 @@ WIDTH = sum(TABLES[at].dim for at in (0, 0, 1, 2, 3))  # a, a_list, b, c and d
 def replays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no card, something that does what a graph would do."""
     if INTERPRETED:
-        stream = SimpleNamespace(record_event=lambda: SimpleNamespace(synchronize=lambda: None))
+        done = SimpleNamespace(synchronize=lambda: None, query=lambda: True)
+        stream = SimpleNamespace(record_event=lambda: done)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: None)
         monkeypatch.setattr(graphs, "captured", lambda work: done_anew(work))
