@@ -20,17 +20,27 @@ def _float(line, which):
 
 
 @triton.jit
-def _put(home, slot, columns, value):
-    """Values float32 [N, C] of columns [C] to the rows of slots [N, 1], in the type of their table."""
-    dim, kind, address = tl.load(home + home_of.DIM), tl.load(home + home_of.TYPE), tl.load(home + home_of.ROWS)
+def _rows(address, TYPE: tl.constexpr, FOURS: tl.constexpr):
+    return tl.multiple_of(address.to(tl.pointer_type(TYPE)), 16 if FOURS else 1)
+
+
+@triton.jit
+def _put(home, dim, slot, columns, value, FOURS: tl.constexpr):
+    """Values float32 [N, C] of columns [C] to the rows of slots [N, 1], in the type of their table.
+
+    FOURS says that columns come by four, and that four numbers of any row can be stored at once.
+    """
+    kind, address = tl.load(home + home_of.TYPE), tl.load(home + home_of.ROWS)
+    if FOURS:  # the same number; now the compiler sees what it is a multiple of
+        dim = dim // 4 * 4
     to = slot * dim + columns[None, :]
     inside = (slot >= 0) & (columns >= 0)[None, :] & (columns < dim)[None, :]
     if kind == home_of.FLOAT32:
-        tl.store(address.to(tl.pointer_type(tl.float32)) + to, value, mask=inside)
+        tl.store(_rows(address, tl.float32, FOURS) + to, value, mask=inside)
     elif kind == home_of.FLOAT16:
-        tl.store(address.to(tl.pointer_type(tl.float16)) + to, value.to(tl.float16), mask=inside)
+        tl.store(_rows(address, tl.float16, FOURS) + to, value.to(tl.float16), mask=inside)
     else:
-        tl.store(address.to(tl.pointer_type(tl.int16)) + to, initial_triton._bfloat16(value), mask=inside)
+        tl.store(_rows(address, tl.int16, FOURS) + to, initial_triton._bfloat16(value), mask=inside)
 
 
 @triton.jit
@@ -46,16 +56,26 @@ def _words(home, id, block, purpose, WIDE: tl.constexpr):
 
 
 @triton.jit
+def _uniform(home, id, slot, skip, FOURS: tl.constexpr, WIDE: tl.constexpr):
+    """Four values of a counter; the first one of a row passes over `skip`. WIDE counters of it are drawn at a time."""
+    factor = _float(home, home_of.FACTOR)
+    dim, column = tl.load(home + home_of.DIM), tl.load(home + home_of.COLUMN)
+    for first in range(0, tl.cdiv(skip + dim, 4), WIDE):
+        a, b, c, d = _words(home, id, column // 4 + first + tl.arange(0, WIDE), 0, WIDE)
+        whole = (tl.interleave(tl.interleave(a, c), tl.interleave(b, d)) >> 8).to(tl.int32) - 8388608
+        _put(home, dim, slot, first * 4 + tl.arange(0, 4 * WIDE) - skip, whole.to(tl.float32) * factor, FOURS)
+
+
+@triton.jit
 def _draw(home, id, slot, WIDE: tl.constexpr):
     """The initial values of ids [N, 1], by the counters of ../philox/README.md."""
     factor, kind = _float(home, home_of.FACTOR), tl.load(home + home_of.INIT)
     dim, column = tl.load(home + home_of.DIM), tl.load(home + home_of.COLUMN)
-    if kind == home_of.UNIFORM:  # a counter has four values
-        skip = column % 4
-        for first in range(0, tl.cdiv(skip + dim, 4), WIDE):
-            a, b, c, d = _words(home, id, column // 4 + first + tl.arange(0, WIDE), 0, WIDE)
-            whole = (tl.interleave(tl.interleave(a, c), tl.interleave(b, d)) >> 8).to(tl.int32) - 8388608
-            _put(home, slot, first * 4 + tl.arange(0, 4 * WIDE) - skip, whole.to(tl.float32) * factor)
+    if kind == home_of.UNIFORM:
+        if ((dim | column) % 4 == 0) & (tl.load(home + home_of.ROWS) % 16 == 0):
+            _uniform(home, id, slot, 0, True, 2 * WIDE)  # a thread has all of a counter: nothing goes to another one
+        else:
+            _uniform(home, id, slot, column % 4, False, WIDE)
     else:
         for first in range(0, dim, WIDE):
             value = tl.zeros([id.shape[0], WIDE], tl.float32) + factor
@@ -64,7 +84,7 @@ def _draw(home, id, slot, WIDE: tl.constexpr):
                 halves = initial_triton._halves(a) + initial_triton._halves(b)
                 halves += initial_triton._halves(c) + initial_triton._halves(d)
                 value = (halves - 262140).to(tl.float32) * factor
-            _put(home, slot, first + tl.arange(0, WIDE), value)
+            _put(home, dim, slot, first + tl.arange(0, WIDE), value, False)
 
 
 @triton.jit
