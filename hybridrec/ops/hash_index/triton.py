@@ -43,8 +43,9 @@ def _keys(index):
 
 
 @triton.jit
-def _after(bucket, buckets):
-    return tl.where(bucket + 1 < buckets, bucket + 1, 0)
+def _within(bucket, buckets):
+    """Buckets that are less than twice as many on: after the last comes the first."""
+    return tl.where(bucket < buckets, bucket, bucket - buckets)
 
 
 @triton.jit
@@ -88,35 +89,56 @@ def search(index, buckets, id, open, ENTRY: tl.constexpr = False):
             at = tl.maximum(at, tl.max(tl.where(same, bucket[:, None] * of.KEYS + lane, 0), 1))
         open = open & (slot < 0) & (passed > 0)
         left -= 1
-        bucket = _after(bucket, buckets)
+        bucket = _within(bucket + 1, buckets)
     return slot, at
+
+
+@triton.jit
+def _line(index, bucket):
+    """Where buckets begin."""
+    return index + bucket.to(tl.int64) * of.WORDS
+
+
+@triton.jit
+def _go_on(index, buckets, bucket, full, left):
+    """How far ids go on from buckets that are full, and what is taken there; they count where they go past.
+
+    AHEAD buckets are looked at together, or those that are left: a program waits for the longest way of its ids.
+    """
+    step = tl.arange(0, of.AHEAD)[None, :]
+    there = full[:, None] & (step < left[:, None])
+    taken = tl.load(_line(index, _within(bucket[:, None] + step + 1, buckets)) + of.TAKEN, mask=there, other=0)
+    last = tl.min(tl.where(taken == of.ALL, of.AHEAD - 1, step), 1)  # the first that has room, or that was looked at
+    passed = _line(index, _within(bucket[:, None] + step, buckets)) + of.PASSED
+    tl.atomic_add(passed, 1, mask=there & (step <= last[:, None]), sem="relaxed")
+    taken = tl.max(tl.where(step == last[:, None], taken, 0), 1)
+    return tl.where(full, last + 1, 0), taken
 
 
 @triton.jit
 def put(index, buckets, id, slot, open):
     """Entries for ids that have none, each of them once; those for which there is no room stay open."""
-    hash = hash_id(id)
-    bucket = _home(hash, buckets)
+    hash, buckets = hash_id(id), buckets.to(tl.int32)  # half the registers; no card has room for more of them
+    bucket = _home(hash, buckets).to(tl.int32)
     first = tl.full(id.shape, 1, tl.int32) << (hash.to(tl.uint32) % of.ENTRIES).to(tl.int32)
-    moves = tl.zeros(id.shape, tl.int64)
+    left = tl.zeros(id.shape, tl.int32) + buckets
     trying = open
-    taken = tl.load(index + bucket * of.WORDS + of.TAKEN, mask=trying, other=0)  # or more by now, never less
+    taken = tl.load(_line(index, bucket) + of.TAKEN, mask=trying, other=0)  # or more by now, never less
     while tl.max(trying.to(tl.int32)) > 0:
-        line = index + bucket * of.WORDS
         full = trying & (taken == of.ALL)
-        tl.atomic_add(line + of.PASSED, 1, mask=full, sem="relaxed")
+        line = _line(index, bucket)
         bit = tl.where((taken & first) == 0, first, (taken + 1) & ~taken)  # or the lowest that was free
         claims = trying & (full == 0)
         before = tl.atomic_or(line + of.TAKEN, bit, mask=claims, sem="relaxed")
+        step, ahead = _go_on(index, buckets, bucket, full, left)
         won = claims & ((before & bit) == 0)
         lane = (bit.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127  # the exponent of a power of two
-        tl.store(_keys(index) + bucket * of.KEYS + lane, id, mask=won)
+        tl.store(_keys(index) + bucket.to(tl.int64) * of.KEYS + lane, id, mask=won)
         tl.store(line + of.SLOTS + lane, slot, mask=won)
-        moves += full.to(tl.int64)
-        open, trying = open & (won == 0), trying & (won == 0) & (moves < buckets)
-        bucket = tl.where(full, _after(bucket, buckets), bucket)
-        there = tl.load(index + bucket * of.WORDS + of.TAKEN, mask=trying & full, other=0)
-        taken = tl.where(full, there, before)
+        left -= step
+        open, trying = open & (won == 0), trying & (won == 0) & (left > 0)
+        bucket = _within(bucket + step, buckets)
+        taken = tl.where(full, ahead, before)
     return open
 
 
@@ -133,7 +155,7 @@ def remove(index, buckets, id, slot, open):
     open = open & (bucket != last)
     while tl.max(open.to(tl.int32)) > 0:
         tl.atomic_add(index + bucket * of.WORDS + of.PASSED, -1, mask=open, sem="relaxed")
-        bucket = _after(bucket, buckets)
+        bucket = _within(bucket + 1, buckets)
         open = open & (bucket != last)
 
 

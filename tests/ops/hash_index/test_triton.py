@@ -156,6 +156,19 @@ def test_a_full_index_takes_all_that_fit_and_counts_the_others() -> None:
     assert sorted(held) == [slot for slot in triton.find(ids, one(30), both.lines).tolist() if slot >= 0]
 
 
+@pytest.mark.parametrize("buckets", [1, 4, 5, 9])
+def test_an_id_without_room_goes_past_each_bucket_once(buckets: int) -> None:
+    both, ids = Both(buckets), list(range(buckets * of.ENTRIES))
+    both.insert(ids, ids)
+    (index,) = both.indexes
+    assert index is not None
+    before = index.clone()
+    triton.insert(there([-7]), there([3]), one(1), both.lines, both.lacking)
+    before[:, of.PASSED] += 1
+    assert torch.equal(index, before)
+    assert int(both.lacking) == 1
+
+
 def _held(index: Tensor) -> tuple[Tensor, Tensor]:
     slots = index[:, of.SLOTS : of.TAKEN]
     return index.view(torch.int64)[:, : of.ENTRIES][slots >= 0], slots[slots >= 0]
