@@ -186,12 +186,12 @@ class HashRows:
         grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
         read, of_tables = (values, *spans[:2], noted.missed), (self.lines, self.standing, rows)
         kept = noted.times, noted.places, noted.marks, noted.before, noted.ranks, noted.given, self.lacking
-        wanted.bear[grid](
-            *(*read, self.indexes, *of_tables, *kept, self.lines if homes is None else homes),
+        wanted.bear[grid](*read, self.indexes, *of_tables, *kept, maxnreg=72, **kind)
+        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
+        wanted.fill_in[grid](
+            *(*read, *of_tables, *kept, self.lines if homes is None else homes),
             BEGIN=homes is not None, num_warps=8, maxnreg=80, **kind,
         )  # fmt: skip
-        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
-        wanted.fill_in[grid](*read, *of_tables, *kept, **kind)
 
     def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, found: Tensor, missed: Tensor, train: bool) -> None:
         of_tables = self.indexes, self.lines, self.standing

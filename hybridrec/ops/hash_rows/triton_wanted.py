@@ -303,14 +303,12 @@ def bear(
     ranks,
     given,  # int64 [room]: the slot of each distinct id, NO_ID where it gets none
     lacking,  # int32 [1]
-    homes,  # int64 [T, LENGTH], where BEGIN
-    BEGIN: tl.constexpr,  # whether rows get what they begin with
     IDS: tl.constexpr,
     N: tl.constexpr,
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """Slots for those who come, in the order of their first positions, and their rows."""
+    """Slots for those who come, in the order of their first positions, and what leads to their rows."""
     if _any_missing(missed, N):
         number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
         index, buckets = index_kernels.index_of(tables, table)
@@ -343,8 +341,6 @@ def bear(
             tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
         slot = tl.where(begins, slot, feature.NO_ID)
         tl.store(given + place, slot, mask=mark > 0)
-        if BEGIN:
-            begin_rows(homes + table * home_of.LENGTH, id, slot, 2)
 
 
 @triton.jit
@@ -363,12 +359,17 @@ def fill_in(
     olds,
     marks,
     given,
+    homes,  # int64 [T, LENGTH], where BEGIN
+    BEGIN: tl.constexpr,  # whether rows get what they begin with
     IDS: tl.constexpr,
     N: tl.constexpr,
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """Missing ids get the slot of theirs, if any; sketches count them, and what was noted for the batch is cleared."""
+    """Missing ids get the slot of theirs, if any, and its row begins at the first of them.
+
+    Sketches count them, and what was noted for the batch is cleared.
+    """
     if _any_missing(missed, N):
         _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
         row, wanted = _missing(rows, at, mask)
@@ -398,6 +399,9 @@ def fill_in(
             returns = mark == of.RETURNS
             touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + (-2 - row)
             tl.store(touched, tl.load(olds + place, mask=returns, other=0), mask=returns)
+        if BEGIN:
+            id = tl.load(values + at, mask=first, other=0)
+            begin_rows(homes + table * home_of.LENGTH, id, tl.where(first, slot, feature.NO_ID), 2)
 
 
 @triton.jit

@@ -66,6 +66,8 @@ def test_it_agrees_with_the_reference_store(options: dict[str, Any], todo: list,
 
 BEGINNINGS = [
     (3, Uniform(0.3), torch.float32),
+    (20, Uniform(0.3), torch.float32),
+    (8, Uniform(0.3), torch.bfloat16),
     (18, Normal(0.1), torch.bfloat16),
     (18, Uniform(0.3), torch.float16),
     (5, Constant(0.7), torch.bfloat16),
