@@ -201,7 +201,7 @@ class HashRows:
 
     def _tally(self, spans: Spans, noted: _Noted) -> None:
         parts = max(1, spans.ids // LOOKED)
-        wanted.tally[(len(spans.features),)](*spans[:2], noted.found, noted.missed, self.standing, PARTS=parts, N=256)
+        wanted.tally[(len(spans.features),)](*spans[:2], noted.found, noted.missed, self.standing, PARTS=parts, N=2048)
 
     def _judge(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, force: bool, evict: bool) -> None:
         grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
