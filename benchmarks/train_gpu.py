@@ -1,7 +1,7 @@
 """How fast does the Trainer train DLRM from Parquet files on a GPU, and does the GPU ever wait for data?
 
     python benchmarks/train_gpu.py --json --save                  # DLRM on Criteo-shaped files
-    python benchmarks/train_gpu.py --json --save --criteo1tb      # DLRM and DCNv2 on the tables of Criteo 1 TB (--models)
+    python benchmarks/train_gpu.py --json --save --criteo1tb      # DLRM and DCNv2 on the tables of Criteo 1 TB
     python benchmarks/train_gpu.py --smoke                        # does it run at all? on the CPU
 
 The files have 26 id columns with power-law ids into tables of a million rows, 13 numbers and a label. `gpu_busy` is
