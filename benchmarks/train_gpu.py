@@ -18,7 +18,7 @@ from typing import Any
 from gpu_models import CRITEO_1TB
 from gpu_process import run
 from machine import gpu, short_name
-from question import CACHE, RESULTS, Options, about, add_smoke, keep, kept_before, note, options_of, parsed, tell
+from question import CACHE, RESULTS, Options, about, add_smoke, keep, note, options_of, parsed, tell, with_before
 from train_gpu_run import Task
 from train_workload import write_files
 from workloads import IDS
@@ -36,7 +36,7 @@ def measure(args: Options) -> dict[str, Any]:
     """The whole answer."""
     answer: dict[str, Any] = {"failed": {}, **about(args, KEPT, ["torch"], gpu=gpu())}
     if args.criteo1tb:
-        return {**answer, "criteo1tb": {model: criteo1tb(args, model, answer) for model in PUBLISHED}}
+        return {**answer, "criteo1tb": {model: criteo1tb(args, model, answer) for model in args.models.split(",")}}
     begin = time.perf_counter()
     files = tuple(map(str, write_files(args.rows, args.ids, args.data, args.files)))
     note(f"{args.rows:,} rows in {len(files)} files, {time.perf_counter() - begin:.0f} s")
@@ -94,7 +94,7 @@ def said(answer: dict[str, Any]) -> str:
 def save(answer: dict[str, Any], folder: Path = RESULTS) -> Path:
     """results/DATE_train_gpu_NAME.json; what an earlier run of the day measured stays there."""
     name = f"{answer['date']}_train_gpu_{short_name(answer)}"
-    return keep({**kept_before(name, folder), **answer}, name, folder)
+    return keep(with_before(answer, name, ["criteo1tb"], folder), name, folder)
 
 
 def lines(answer: dict[str, Any]) -> str:
@@ -112,6 +112,7 @@ def arguments() -> Options:
     parser = options_of(__doc__, saves="keep the answer in results/")
     add_smoke(parser)
     parser.add_argument("--criteo1tb", action="store_true", help="steps of DLRM and DCNv2 on the tables of Criteo 1 TB")
+    parser.add_argument("--models", default=",".join(PUBLISHED), help="which of these")
     parser.add_argument("--compile", action="store_true", help="compile the layers")
     parser.add_argument("--rows", type=int, default=4_000_000, help="rows of all files")
     parser.add_argument("--files", type=int, default=8)
@@ -121,7 +122,10 @@ def arguments() -> Options:
     parser.add_argument("--steps", type=int, default=60, help="steps of a stretch")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--data", type=Path, default=CACHE)
-    return parsed(parser, SMOKE)
+    args = parsed(parser, SMOKE)
+    if unknown := sorted(set(args.models.split(",")) - set(PUBLISHED)):
+        parser.error(f"unknown model {', '.join(unknown)}: choose from {', '.join(PUBLISHED)}")
+    return args
 
 
 def main() -> None:

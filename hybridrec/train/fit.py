@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside, on_main, path_on_main, share_of
 from hybridrec.train.training_data import TrainingData
 from hybridrec.train.validation import Validation
-from hybridrec.train.window import Closed, Window
+from hybridrec.train.window import Window
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Fit:
         self.signal: int | None = None  # that ends the fit, agreed by all ranks
         self._accord = None if self.ranks is None else Accord(self.ranks)
         self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
-        self._late: tuple[Record, Closed] | None = None  # a record that waits for the GPU, some steps long
+        self._late: tuple[Record, Future[Mapping[str, Any]]] | None = None  # a record that waits for the GPU
+        self._reader = ThreadPoolExecutor(1, "hybridrec-records")  # reads its figures from there
         self.saver = Saver(self)
         self._figures = TableFigures(inside(trainer.model), self.ranks)
         self._staleness = ObservedStaleness(trainer.model) if trainer.is_main else None
@@ -102,6 +104,7 @@ class Fit:
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             finally:
                 self._write_late()
+                self._reader.shutdown()
                 self.data.close()
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
@@ -260,7 +263,8 @@ class Fit:
         if state.step % self._log_every == 0:
             if self.learner.graphs is not None:
                 self._write_late()
-                self._late = self._described("train"), self.window.close()
+                closed = self.window.close()
+                self._late = self._described("train"), self._reader.submit(self.window.figures, closed)
             else:
                 self._record_window()
         self.trainer.callbacks.on_step(self.trainer, result)
@@ -299,8 +303,8 @@ class Fit:
     def _write_late(self) -> None:
         late, self._late = self._late, None
         if late is not None:
-            record, closed = late
-            self._keep(record, self.window.figures(closed))
+            record, figures = late
+            self._keep(record, figures.result())
 
     def _record_window(self) -> None:
         self.learner.settle()

@@ -86,7 +86,11 @@ class Window:
 
     def take(self) -> dict[str, Any]:
         """The figures of this window, of all ranks together; the next begins."""
-        return self.figures(self.close())
+        closed = self.close()
+        self._stages.enter("metrics")
+        found = self.figures(closed)
+        self._stages.enter("other")
+        return found
 
     def close(self) -> Closed:
         """End this window, waiting for no device; the next begins."""
@@ -104,8 +108,10 @@ class Window:
         return closed
 
     def figures(self, window: Closed) -> dict[str, Any]:
-        """The figures of a window that has ended, of all ranks together; a device is waited for, up to its end."""
-        self._stages.enter("metrics")
+        """The figures of a window that has ended, of all ranks together; a device is waited for, up to its end.
+
+        Another thread may ask for them, while steps are added to the next window.
+        """
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
             if self._side is not None:
                 self._side.wait_event(window.counted)
@@ -113,7 +119,6 @@ class Window:
             found = {} if metrics is None else metrics.compute()
         self._spare = window.metrics
         losses, weight = _plus(window.losses, window.weight, window.late)
-        self._stages.enter("other")
         rows, seconds, stages = window.rows, window.seconds, window.stages
         if self._ranks is not None:
             losses, weight, rows, seconds, stages = _summed(self._ranks, losses, weight, rows, seconds, stages)

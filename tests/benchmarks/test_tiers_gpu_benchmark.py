@@ -163,7 +163,7 @@ def test_a_row_in_the_place_of_another_is_no_right_answer(modules: dict[str, Mod
     work.check(wanted._replace(rows={"t3": rounded}), wanted)
     mixed = rows.clone()
     mixed[[5, 6]] = rows[[6, 5]]
-    with pytest.raises(AssertionError, match="2 rows of table t3 are others"):
+    with pytest.raises(AssertionError, match="2 rows of table t3, of 64, are others"):
         work.check(wanted._replace(rows={"t3": mixed}), wanted)
     with pytest.raises(AssertionError, match="losses differ"):
         work.check(wanted._replace(losses=[0.8]), wanted)

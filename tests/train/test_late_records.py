@@ -1,7 +1,8 @@
-"""Where steps are replayed on a GPU, a record is written while the next step runs. Here a CPU stands in for it."""
+"""Where steps are replayed on a GPU, a record is written while later steps run. Here a CPU stands in for it."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from hybridrec.train import Callback, Trainer
+from hybridrec.train.late_loss import AHEAD
 from tests.train.clicks import QUIET, dataset, trainer_of
 from tests.train.test_callbacks import Diary
 
@@ -20,8 +22,8 @@ class NoGraphs:
         return None
 
 
-def late(ds: Any, *callbacks: Callback, out: Path | None = None, **options: Any) -> Trainer:
-    trainer = trainer_of(ds, out=out, callbacks=callbacks, options=replace(QUIET, log_every=2, **options))
+def late(ds: Any, *callbacks: Callback, out: Path | None = None, log_every: int = 2, **options: Any) -> Trainer:
+    trainer = trainer_of(ds, out=out, callbacks=callbacks, options=replace(QUIET, log_every=log_every, **options))
     trainer.learner.graphs = NoGraphs()  # pyright: ignore[reportAttributeAccessIssue]
     return trainer
 
@@ -36,9 +38,23 @@ def test_a_record_comes_before_whatever_else_is_recorded_told_or_saved():
     ds, diary = dataset(500), Diary()
     late(ds, diary).fit(ds, ds, epochs=1)
     assert diary.events == [
-        *("start", "step 1", "step 2", "train", "step 3", "step 4", "train", "step 5", "train", "epoch"),
+        *("start", "step 1", "step 2", "step 3", "train", "step 4", "step 5", "train", "train", "epoch"),
         *("valid", "validate", "final", "end"),
     ]
+
+
+def test_a_record_comes_some_steps_later_by_a_thread_that_waits_for_its_figures():
+    class Where(Diary):
+        def on_record(self, trainer, record):
+            super().on_record(trainer, record)
+            self.events.append(threading.current_thread() is threading.main_thread())
+
+    ds, diary = dataset(1200), Where()
+    late(ds, diary, log_every=5).fit(ds, epochs=1)
+    steps = [event for event in diary.events if event not in ("start", "epoch", "final", "end")]
+    before = [f"step {number}" for number in range(1, 5 + AHEAD)]
+    assert steps[: len(before) + 1] == [*before, "train"]
+    assert False not in steps, "callbacks are called by the thread of the fit"
 
 
 def test_a_record_of_the_last_step_of_an_epoch_comes_before_its_end():
@@ -73,7 +89,9 @@ def test_an_error_loses_no_record_but_that_of_a_loss_that_is_lost(error):
     class Fail(Callback):
         def on_step(self, trainer, result):
             if trainer.step == 4:
-                raise error("no more")
+                failure = error("no more")
+                failure.late = 1  # pyright: ignore[reportAttributeAccessIssue] (it is the loss of step 4)
+                raise failure
 
     ds = dataset(1000)
     trainer = late(ds, Fail())

@@ -84,8 +84,8 @@ def test_packed_rows_that_nobody_trains_can_change_tiers_for_ever(dtype: torch.d
     rows = torch.randn(ROWS, 5)
     rows = unpack(pack(rows, dtype), rows)  # as a row is that was cold
     cache, stage = away([rows], dtype), Stage(fine)
-    for _ in range(4):
-        land(cache, admit(cache, torch.randint(0, ROWS, (9,), device=DEVICE), stage.exchange).number)
+    for _ in range(6):
+        land(cache, admit(cache, torch.randint(0, ROWS, (9,)).to(DEVICE), stage.exchange).number)
     stage.put_back()
     assert torch.equal(contents(cache, 0), rows)
     assert cache.figures().moved > SLOTS
