@@ -50,13 +50,13 @@ def trainer_of(task: Task, shape: Shape) -> Trainer:
 def held_back(shape: Shape, task: Task) -> Tensor | None:
     """Memory for what a step needs beyond the share that a Trainer leaves to it: vectors, their gradients, and ids.
 
-    Vectors four times: themselves, their gradient, what layers make of them, and room to spare. Ids twelve times:
-    batches, slots, groups.
+    Vectors five times: themselves, their gradient, what layers make of them, and room to spare (four times were too
+    few for batches of 65,536). Ids twelve times: batches, slots, groups.
     """
     free = memory.free_bytes(torch.device(task.device))
     if free is None:
         return None
-    working = 4 * 4 * task.batch * shape.width + 12 * 8 * task.batch * shape.ids
+    working = 5 * 4 * task.batch * shape.width + 12 * 8 * task.batch * shape.ids
     return torch.empty(beyond(working, free), dtype=torch.uint8, device=task.device)
 
 

@@ -48,7 +48,8 @@ def bars_of(answer: dict[str, Any]) -> list[list[Bar]]:
             bars.append(Bar("FBGEMM, a fifth cached", best, OTHER, f"   {best / ms:.1f} x ours"))
         found.append(bars)
     if "medium_fp32" in answer:
-        found.append([Bar("Medium in float32, 206 GiB", answer["medium_fp32"], BAR)])
+        batch = answer["medium"]["batch"]
+        found.append([Bar(f"Medium in float32, 206 GiB,\nbatch {batch:,}", answer["medium_fp32"], BAR)])
     return found
 
 

@@ -146,7 +146,7 @@ def test_the_chart_is_drawn_from_the_answer(drawn: Callable[..., str]) -> None:
     answer = {
         **{"date": "2026-01-02", "machine": {}, "versions": {"torch": "2"}, "batch": 2, "batches": 2},
         **{"tiered": {"small": tiered}, "uvm": {"criteo1tb": {**tiered, "uvm_ms": {"compiled": 9.0}}}},
-        **{"tiered_warm": 0.7, "medium_fp32": 50.0},
+        **{"tiered_warm": 0.7, "medium": {"batch": 32_768}, "medium_fp32": 50.0},
     }
     assert "<svg" in drawn("tiers_gpu_plot", answer)
 
@@ -158,15 +158,16 @@ def test_a_row_in_the_place_of_another_is_no_right_answer(modules: dict[str, Mod
     work = modules["tiers_gpu_tiered"]
     rows = torch.rand(64, 16).mul_(0.1)
     wanted = work.Ran(1.0, 1.0, [0.7], {"t3": rows})
-    rounded = rows.clone()
+    rounded, mixed, again = rows.clone(), rows.clone(), rows.clone()
     rounded[5, :3] += 0.06  # updates whose sign rounding decided
-    work.check(wanted._replace(rows={"t3": rounded}), wanted)
-    mixed = rows.clone()
-    mixed[[5, 6]] = rows[[6, 5]]
-    with pytest.raises(AssertionError, match="2 rows of table t3, of 64, are others"):
-        work.check(wanted._replace(rows={"t3": mixed}), wanted)
+    work.check(wanted._replace(rows={"t3": rounded}), wanted, wanted)
+    mixed[:6] = rows[:6].flip(0)
+    with pytest.raises(AssertionError, match="6 of 64 rows are others; of two runs alike 0 are"):
+        work.check(wanted._replace(rows={"t3": mixed}), wanted, wanted)
+    again[:2] += 0.06  # of some rows, that of all numbers
+    work.check(wanted._replace(rows={"t3": mixed}), wanted, wanted._replace(rows={"t3": again}))
     with pytest.raises(AssertionError, match="losses differ"):
-        work.check(wanted._replace(losses=[0.8]), wanted)
+        work.check(wanted._replace(losses=[0.8]), wanted, wanted)
 
 
 # -- Medium in float32 -----------------------------------------------------------------------------------------
