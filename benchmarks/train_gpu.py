@@ -118,7 +118,7 @@ def arguments() -> Options:
     parser.add_argument("--files", type=int, default=8)
     parser.add_argument("--ids", type=int, default=1_000_000, help="ids of each feature, and rows of its table")
     parser.add_argument("--batch", type=int, default=65_536)
-    parser.add_argument("--warm", type=int, default=80, help="steps before the clock runs: an epoch and more")
+    parser.add_argument("--warm", type=int, default=20, help="steps before the clock runs")
     parser.add_argument("--steps", type=int, default=60, help="steps of a stretch")
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--data", type=Path, default=CACHE)

@@ -99,12 +99,13 @@ def _fill(state, slot, WIDE: tl.constexpr):
 
 
 @triton.jit
-def begin_rows(home, id, slot, WIDE: tl.constexpr):
-    """The rows of ids [N] that have got these slots; a negative one says that none begins.
+def begin_rows(homes, table, id, slot, WIDE: tl.constexpr):
+    """The rows of ids [N] of a table that have got these slots; a negative one says that none begins.
 
     WIDE counters of a row are in hand at a time: with two, memory is written by whole sectors of eight numbers.
     """
     if tl.max(slot) >= 0:
+        home = homes + table * home_of.LENGTH
         _draw(home, id[:, None], slot[:, None], WIDE)
         for number in tl.static_range(2):
             _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], 4 * WIDE)

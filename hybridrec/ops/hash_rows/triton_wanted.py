@@ -10,7 +10,7 @@ import triton.language as tl
 
 from hybridrec.ops.features import of as feature
 from hybridrec.ops.hash_index import triton as index_kernels
-from hybridrec.ops.hash_rows.lines import home_of, of
+from hybridrec.ops.hash_rows.lines import of
 from hybridrec.ops.hash_rows.triton_begin import begin_rows
 from hybridrec.ops.philox import initial_triton
 
@@ -401,7 +401,7 @@ def fill_in(
             tl.store(touched, tl.load(olds + place, mask=returns, other=0), mask=returns)
         if BEGIN:
             id = tl.load(values + at, mask=first, other=0)
-            begin_rows(homes + table * home_of.LENGTH, id, tl.where(first, slot, feature.NO_ID), 2)
+            begin_rows(homes, table, id, tl.where(first, slot, feature.NO_ID), 2)
 
 
 @triton.jit

@@ -58,7 +58,7 @@ def train(of: Store, *ids: int) -> Tensor:
     return rows
 
 
-@settings(max_examples=4 if INTERPRETED else 100, deadline=None)
+@settings(max_examples=4 if INTERPRETED else 300, deadline=None)
 @given(options=st.sampled_from(DYNAMIC), todo=operations(IDS), capacity=st.integers(1, 6))
 def test_it_agrees_with_the_reference_store(options: dict[str, Any], todo: list, capacity: int) -> None:
     agree(Read, table(capacity, init=Normal(0.1), **options), todo)
