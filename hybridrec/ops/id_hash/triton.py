@@ -16,13 +16,13 @@ IDS = 1024  # of a program
 
 
 @triton.jit
-def xxh64(bits):
-    """XXH64 of the 8 bytes of each uint64, with seed 0."""
+def xxh64(bits, SEED: tl.constexpr = 0):
+    """XXH64 of the 8 bytes of each uint64."""
     PRIME1: tl.constexpr = 0x9E3779B185EBCA87
     PRIME2: tl.constexpr = 0xC2B2AE3D27D4EB4F
     PRIME3: tl.constexpr = 0x165667B19E3779F9
     PRIME4: tl.constexpr = 0x85EBCA77C2B2AE63
-    START: tl.constexpr = 0x27D4EB2F165667C5 + 8  # the fifth prime, and the number of bytes
+    START: tl.constexpr = 0x27D4EB2F165667C5 + 8 + SEED  # the fifth prime, and the number of bytes
     word = bits * PRIME2
     word = ((word << 31) | (word >> 33)) * PRIME1
     h = word ^ START

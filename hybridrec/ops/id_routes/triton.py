@@ -6,6 +6,7 @@ distinct it tells in `ends`. README.md beside this file has the arrays.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,8 @@ def route_ids(
     lines,  # int64 [L, LENGTH]
     first_programs,  # int32 [L + 1]
     bases,  # int64: the key of the first row of each holder
-    rows,  # int64 [A + M]: the holder's row of each id, NO_ID where there is none
+    numbers,  # int64: of ids of tables that take any, equal ones for equal ids
+    rows,  # int64 [A + M]: the holder's row of each id, or the id itself with ANY; NO_ID where there is none
     keys,  # int32 or int64 [A]
     faults,  # int64 [F], NO_FAULT: the first position of an id outside a table that allows none
     end,  # larger than any key
@@ -47,16 +49,25 @@ def route_ids(
     if policy == of.HASH:
         hashed = (hashing.xxh64(id.to(tl.uint64)) % size.to(tl.uint64)).to(tl.int64)
         id = tl.where(((id < 0) | (id >= size)) & (none == 0), hashed, id)
-    outside = (id < 0) | (id >= size)
+    outside = ((id < 0) | (id >= size)) & (policy != of.ANY) | none
     if policy == of.ERROR:
         wrong = mask & outside & (none == 0)
         first = tl.min(tl.where(wrong, i, of.NO_FAULT))
         if first < of.NO_FAULT:
             tl.atomic_min(faults + tl.load(line + of.FEATURE), first, sem="relaxed")
     row, to, base = id // holders, tl.load(line + of.TO) + i, tl.load(line + of.FIRST)
+    if policy == of.ANY:
+        row = id
     tl.store(rows + to, tl.where(outside, features.NO_ID, row), mask=mask)
     if base != of.NOT_ASKED:
-        key = row + tl.load(bases + base + id % holders, mask=mask & (outside == 0), other=0)
+        number, holder, known = row, id % holders, mask & (outside == 0)
+        if policy == of.ANY:
+            holder = (hashing.xxh64(id.to(tl.uint64), of.SEED) % holders.to(tl.uint64)).to(tl.int64)
+            begin = tl.load(line + of.NUMBERS)
+            number = to
+            if begin != of.EVERY:
+                number = tl.load(numbers + begin + i, mask=known, other=0)
+        key = number + tl.load(bases + base + holder, mask=known, other=0)
         tl.store(keys + to, tl.where(outside, end, key).to(keys.dtype.element_ty), mask=mask)
 
 
@@ -110,10 +121,33 @@ class Segments(NamedTuple):
     end: int
 
 
+def number(values: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
+    """A number for each id of these runs (first, behind the last) one after the other: equal ones for equal ids.
+
+    >>> number(torch.tensor([7, 5, 0, -7, 7]), [(0, 2), (3, 5)])
+    tensor([2, 1, 0, 2])
+    """
+    if not runs:
+        return values[:0]
+    ids, order = torch.cat([values[first:last] for first, last in runs]).sort()
+    new = torch.zeros_like(ids)
+    new[1:] = ids[1:] != ids[:-1]
+    return torch.empty_like(order).scatter_(0, order, new.cumsum(0))
+
+
 def route(
-    values: Tensor, lines: Tensor, first_programs: Tensor, programs: int, room: tuple[int, int, int], of_keys: Segments
+    values: Tensor,
+    lines: Tensor,
+    first_programs: Tensor,
+    programs: int,
+    room: tuple[int, int, int],
+    of_keys: Segments,
+    numbers: Tensor | None = None,
 ) -> Routed:
-    """Route the ids of a block; `room` has the ids that are asked for, those that go as they are, and the features."""
+    """Route the ids of a block; `room` has the ids that are asked for, those that go as they are, and the features.
+
+    Ids of tables that take any have their `numbers`.
+    """
     asked, sent, count = room
     device, end = values.device, of_keys.end
     rows = torch.empty(asked + sent, dtype=torch.int64, device=device)
@@ -121,20 +155,21 @@ def route(
     faults = torch.full((count,), of.NO_FAULT, device=device)
     if programs:
         kind = {"IDS": IDS, "LINES": len(lines), "STEPS": len(lines).bit_length()}
-        route_ids[(programs,)](values, lines, first_programs, of_keys.bases, rows, keys, faults, end, **kind)
+        of_any = values if numbers is None else numbers
+        route_ids[(programs,)](values, lines, first_programs, of_keys.bases, of_any, rows, keys, faults, end, **kind)
     if not asked:
         empty = values.new_empty(0)
         return Routed(rows, empty, empty, torch.zeros_like(of_keys.borders), faults)
     keys, order = keys.sort()
     new = torch.ones(asked, dtype=torch.bool, device=device)
     torch.ne(keys[1:], keys[:-1], out=new[1:])
-    number = new.cumsum(0, dtype=torch.int32)
-    before = torch.nn.functional.pad(number, (1, 0))
+    counted = new.cumsum(0, dtype=torch.int32)
+    before = torch.nn.functional.pad(counted, (1, 0))
     ends = before[torch.searchsorted(keys, of_keys.borders.to(keys.dtype))].long()
     positions, distinct = (torch.empty(asked, dtype=torch.int64, device=device) for _ in range(2))
     class_keys, class_starts = of_keys.borders[of_keys.firsts], ends[of_keys.firsts]
     number_ids[(triton.cdiv(asked, IDS),)](
-        *(keys, order, number, rows, class_keys, class_starts, positions, distinct, end, asked),
+        *(keys, order, counted, rows, class_keys, class_starts, positions, distinct, end, asked),
         CLASSES=len(class_keys), N=IDS,
     )  # fmt: skip
     return Routed(rows, positions, distinct, ends, faults)
