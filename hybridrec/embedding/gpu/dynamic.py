@@ -6,6 +6,7 @@ have come since: no more rows than that can be there.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -45,11 +46,13 @@ class DynamicTables:
         self.rows = HashRows({n: store.slots for n, store in by_number.items()}, len(stores), device)
         self.homes = Homes(by_number, len(stores), device)
         for number, store in by_number.items():
-            store.join(self.rows.part(number), lambda number=number: self._seen[number])
-        self._seen: list[list[int]] = self.rows.standing.tolist()  # as it was some time ago
+            store.join(self.rows.part(number), lambda number=number: self._heard[0][number])
+        self._lock = threading.Lock()  # of what the device tells: ids of ranks are sent ahead by another thread
+        self._asked_then = self._asks()  # ids, when `_arriving` was sent
+        self._heard: tuple[list[list[int]], dict[str, int]]  # what stood there some time ago, and ids by then
+        self._heard = self.rows.standing.tolist(), self._asked_then
         self._arriving = torch.empty(self.rows.standing.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._copied: Any = None  # the event after which `_arriving` can be read
-        self._asked = self._asked_then = self._asks()  # ids, when `_seen` was true, and when `_arriving` was sent
         self._awaited: dict[str, int] = {}  # the clock at which rows were pinned for a gradient
         self._ticks: dict[frozenset[str], Tensor] = {}
 
@@ -61,16 +64,33 @@ class DynamicTables:
 
     def watch(self) -> None:
         """Raise if an earlier lookup found no room for new ids; nobody waits for the device to know."""
+        self.ask()
+        self.refuse()
+
+    def ask(self) -> None:
+        """Have the device tell how things stand after all lookups so far, unless it is to tell that of earlier ones."""
         if self.device.type == "cpu":
-            self._seen, self._asked = self.rows.standing.tolist(), self._asks()
-        elif self._copied is None or self._copied.query():
-            if self._copied is not None:
-                self._seen, self._asked = self._arriving.tolist(), self._asked_then
-            self._arriving.copy_(self.rows.standing, non_blocking=True)
-            self._asked_then = self._asks()
-            self._copied = torch.cuda.current_stream(self.device).record_event()
+            self._heard = self.rows.standing.tolist(), self._asks()
+            return
+        with self._lock:
+            self._hear()
+            if self._copied is None:
+                self._arriving.copy_(self.rows.standing, non_blocking=True)
+                self._asked_then = self._asks()
+                self._copied = torch.cuda.current_stream(self.device).record_event()
+
+    def refuse(self) -> None:
+        """Raise if a lookup found no room for new ids, as far as the device has told; any thread may ask."""
+        with self._lock:
+            self._hear()
+        standing, _ = self._heard
         for name, store in self.stores.items():
-            store.refuse(self._seen[self.numbers[name]], LATE)
+            store.refuse(standing[self.numbers[name]], LATE)
+
+    def _hear(self) -> None:
+        """Take what the device was to tell, if it has."""
+        if self._copied is not None and self._copied.query():
+            self._heard, self._copied = (self._arriving.tolist(), self._asked_then), None
 
     def check(self) -> None:
         """Raise if any lookup found no room for new ids; waits for the current stream."""
@@ -83,7 +103,8 @@ class DynamicTables:
 
     def _most(self, name: str) -> int:
         """Rows that a table can have by now."""
-        return self._seen[self.numbers[name]][of.SIZE] + self.stores[name].asked - self._asked[name]
+        standing, asked = self._heard
+        return standing[self.numbers[name]][of.SIZE] + self.stores[name].asked - asked[name]
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
@@ -154,13 +175,16 @@ def _made_room(store: DeviceHashStore, rows: int) -> bool:
 
 
 class Admission:
-    """What a lookup of these features does first: ids of dynamic tables become slots, and their rows come."""
+    """What a lookup of these features does first: ids of dynamic tables become slots, and their rows come.
 
-    def __init__(self, group: DeviceGroup, features: Sequence[FeatureSpec]) -> None:
+    It is one of `tables`, if given, beside those of the features: of some, all rows may lie elsewhere.
+    """
+
+    def __init__(self, group: DeviceGroup, features: Sequence[FeatureSpec], tables: Iterable[str] = ()) -> None:
         self._group, self._tables = group, group.dynamic
         dynamic = () if self._tables is None else self._tables.stores.keys()
         self._features = features
-        self.names = sorted({feature.table for feature in features if feature.table in dynamic})
+        self.names = sorted({*tables, *(feature.table for feature in features)}.intersection(dynamic))
         self._known: dict[Any, tuple[Spans, dict[str, int]]] = {}  # by the shape of blocks
 
     def __bool__(self) -> bool:
@@ -173,6 +197,16 @@ class Admission:
         if self._group.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(NO_GRAPH)
         self.tables.watch()
+
+    def ask(self) -> None:
+        """Have the device tell what came of lookups."""
+        if self.names:
+            self.tables.ask()
+
+    def refuse(self) -> None:
+        """Raise if an earlier lookup found no room, as far as the device has told."""
+        if self.names:
+            self.tables.refuse()
 
     @property
     def tables(self) -> DynamicTables:

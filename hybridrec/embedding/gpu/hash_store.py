@@ -43,7 +43,6 @@ class DeviceHashStore(DeviceStore):
     def __init__(
         self, table: Table, seed: int, device: torch.device, share: Share = WHOLE, slots: int = memory.FIRST_SLOTS
     ) -> None:
-        assert share.whole, "ranks divide dynamic tables on the host only"
         self.capacity = min(capacity_of(table, share), memory.MOST_SLOTS)
         self._slots_at_first = min(slots, self.capacity)
         super().__init__(table, seed, device, share)
@@ -142,6 +141,7 @@ class DeviceHashStore(DeviceStore):
 
     def prepare(self, ids: Tensor, step: int | None = None, *, train: bool = False) -> Slots:
         ids = self.checked(ids)
+        self.check_owned(ids)
         if train and step is not None and step != self._clock:
             self.set_clock(step)
         found = self._admit(ids) if train else self._find(ids)

@@ -121,10 +121,10 @@ class Segments(NamedTuple):
     end: int
 
 
-def number(values: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
+def numbers_of(values: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
     """A number for each id of these runs (first, behind the last) one after the other: equal ones for equal ids.
 
-    >>> number(torch.tensor([7, 5, 0, -7, 7]), [(0, 2), (3, 5)])
+    >>> numbers_of(torch.tensor([7, 5, 0, -7, 7]), [(0, 2), (3, 5)])
     tensor([2, 1, 0, 2])
     """
     if not runs:

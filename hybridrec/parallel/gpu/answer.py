@@ -7,75 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes
-from hybridrec.embedding.gpu.lookup import NO_FAULT, Looked
-from hybridrec.embedding.gpu.tiers import Tiers
-from hybridrec.embedding.queue import FeatureSpec
+from hybridrec.embedding.gpu.layout import Layout
+from hybridrec.embedding.gpu.lookup import Looked
+from hybridrec.ops.pooled_lookup.op import EVAL, TRAIN
 from hybridrec.ops.pooled_lookup.triton import pool
 from hybridrec.ops.pooled_lookup.triton_max import largest
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
-from hybridrec.parallel.gpu.beside import Beside
 from hybridrec.parallel.gpu.copies import Copies
-from hybridrec.parallel.routes import Routes, Unit
+from hybridrec.parallel.gpu.holding import Holding
 from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
-
-if TYPE_CHECKING:
-    from hybridrec.parallel.gpu.group import DeviceShardedGroup
-
-
-class Holding:
-    """What this rank holds of a lookup's units: features of bags, then of each rank's rows and copied rows."""
-
-    def __init__(self, routes: Routes, group: DeviceShardedGroup, beside: Beside) -> None:
-        self.routes, self.group, self.beside = routes, group, beside
-        self.bags, self.rows = routes.bags.held[routes.rank], routes.rows.held[routes.rank]
-        asked = [*(routes.rows.units[u] for u in self.rows), *routes.copied.units]
-        pooled = [routes.features[routes.bags.units[u].features[0]] for u in self.bags]
-        self.specs = tuple(spec._replace(name=f"bags {n}") for n, spec in enumerate(pooled))
-        self.specs += tuple(
-            FeatureSpec(f"unit {n} of rank {rank}", unit.piece.table, "none")
-            for rank in range(routes.world)
-            for n, unit in enumerate(asked)
-        )
-        self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self.specs]
-        self.asked = self.facts[len(self.bags) : len(self.bags) + len(asked)]  # of each rank
-        self.padding = {n: row for n, unit in enumerate(asked) if (row := _padding(routes, unit)) is not None}
-        self.widths = np.array([fact.dim for fact in self.asked], np.int64)
-        self.bag_width = sum(fact.dim for fact in self.facts[: len(self.bags)])
-        kinds = sorted({(fact.dim, str(fact.dtype)) for fact in self.asked})
-        by_kind = [[n for n, f in enumerate(self.asked) if (f.dim, str(f.dtype)) == kind] for kind in kinds]
-        self.kinds = [(np.array(mine), self.asked[mine[0]]) for mine in by_kind]  # what one launch copies
-        self.rows_of = {name: len(store.there) for name, store in group.stores.items()}
-        tiered = [spec for spec in self.specs if spec.table in group.tiered]
-        self.tiers = Tiers(group.tiered, tiered, group.gate)
-        self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
-        self._shapes: dict[object, Shapes] = {}
-
-    def shapes(self, fixed: tuple[int | None, ...], batch: int) -> Shapes:
-        """Layouts of what all ranks ask for, given the hotness of bags and the rows of all batches together."""
-        if (fixed, batch) not in self._shapes:
-            if len(self._shapes) >= MOST_LAYOUTS:
-                self._shapes.clear()
-            rest = len(self.specs) - len(fixed)
-            lines = [fixed[:n].count(None) for n in range(len(fixed))]
-            given = self.specs, self.facts, [*fixed, *[1] * rest], [*lines, *[0] * rest]
-            self._shapes[fixed, batch] = Shapes(*given, batch, self.group.device, self.group.sizes)
-        return self._shapes[fixed, batch]
-
-
-def _padding(routes: Routes, unit: Unit) -> int | None:
-    """The row here of an id that takes no gradient."""
-    padding, holders = routes.padding(unit), unit.piece.holders
-    if padding is None or unit.piece.copied:
-        return padding
-    return padding // len(holders) if holders.index(routes.rank) == padding % len(holders) else None
 
 
 @dataclass(eq=False)
@@ -114,8 +60,9 @@ class DeviceAnswers:
         home = np.arange(routes.world)[:, None] == routes.rank
         self._sent = np.concatenate([rows[:, holding.rows], copied * home], axis=1)  # of which vectors go back
         self._cut()
-        self._place()
-        self.layout = self._layout()
+        self._measure()
+        self._lying = holding.lying
+        self._lines, self.layout = self._place(), self._layout(keep=True)
 
     def _cut(self) -> None:
         """Words of each message, and where its parts begin among those of all."""
@@ -128,37 +75,43 @@ class DeviceAnswers:
         self._weights = self._ids + bags
         self._rest = self._weights + packed
 
-    def _place(self) -> None:
-        """Numbers of each message of vectors and of gradients, and the lines of rows that go back."""
-        of, world, sent = self.of, len(self.batches), self._sent
+    def _measure(self) -> None:
+        """Numbers of each message of vectors and of gradients, and where those of each unit's rows begin."""
+        of, sent = self.of, self._sent
         bags = np.array(self.batches) * of.bag_width
         self._bags_before = int(bags.sum())
         numbers = sent * of.widths
         self.floats: list[int] = (bags + numbers.sum(1)).tolist()
         self.gradient_floats: list[int] = (bags + self.counts @ of.widths + of.routes.apart).tolist()
         firsts = np.cumsum([0, *self.floats[:-1]]) + bags
-        to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
+        self._to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
+
+    def _place(self) -> Tensor:
+        """The lines of rows that go back, from where they lie."""
+        of, world, sent, to = self.of, len(self.batches), self._sent, self._to
         begins = int(self.sizes.sum()) + (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
         self._copies: list[tuple[int, int, int]] = []  # of each kind of rows: lines, programs, alignment
         made = []
         for mine, fact in of.kinds:
-            addresses = np.tile([of.asked[n].address for n in mine], (world, 1))
+            addresses = np.tile(self._lying.addresses[mine], (world, 1))
             lines = np.stack([addresses, begins[:, mine], sent[:, mine], to[:, mine]], axis=-1).reshape(-1, 4)
             programs = np.cumsum([0, *(-(-lines[:, 2] // rows_of_program(fact.dim)))])
             align = 1 if fact.dim % 4 or (lines[:, 3] % 4).any() else 4
             self._copies.append((len(lines), int(programs[-1]), align))
             made += [lines.ravel(), programs]
         joined = np.concatenate(made) if made else np.zeros(0, np.int64)
-        self._lines = of.beside.sent(torch.from_numpy(joined))
+        return of.beside.sent(torch.from_numpy(joined))
 
-    def _layout(self) -> Layout:
-        of, bags = self.of, len(self.of.bags)
+    def _layout(self, keep: bool) -> Layout:
+        """How all that is asked for lies; made on the stream that keeps layouts, or on any."""
+        bags = len(self.of.bags)
         counts = [*self.sizes.sum(0).tolist(), *self.counts.ravel().tolist()]
         self.starts = np.cumsum([0, *counts]).tolist()
         there = [r for r, batch in enumerate(self.batches) if batch]
         fixed = [set(self.hot[there, n].tolist()) for n in range(bags)]
         self._fixed = [found.pop() if len(found) == 1 and min(found) >= 0 else None for found in fixed]
-        return of.shapes(tuple(self._fixed), sum(self.batches)).layout(self.starts[:-1], counts)
+        shapes = self._lying.shapes if keep else self._lying.shapes_once
+        return shapes(tuple(self._fixed), sum(self.batches)).layout(self.starts[:-1], counts)
 
     def made_beside(self) -> tuple[Tensor, ...]:
         """What the stream that made it has sent to the device, and others read."""
@@ -180,7 +133,7 @@ class DeviceAnswers:
         names = tuple(spec.name for spec in of.specs)
         block = IdBlock.trusted(names, values, tuple(self.starts), tuple(hotness), offsets, None, sum(self.batches))
         bag_of = torch.empty(0, dtype=torch.int32, device=values.device)
-        self.looked = Answered(block, self.layout, of.specs, of.rows_of, weights, bag_of, None)
+        self.looked = Answered(block, self.layout, of.specs, self._lying.rows_of, weights, bag_of, None)
         self._rows_asked = self._ids_there = values
         self._copied = None
 
@@ -222,11 +175,14 @@ class DeviceAnswers:
 
     # -- looking up -----------------------------------------------------------------------------------------
 
-    def look_up(self, keep: bool) -> Tensor:
+    def look_up(self, keep: bool, mode: int = EVAL) -> Tensor:
         """The vectors for all ranks, float32 [sum of floats]; `keep` what a gradient will need."""
         of, pooled = self.of, None
         if of.tiers:
             self._ids_there, self.looked.flights = of.tiers.slots(self.looked.block)
+        if of.admission:
+            self._admit(mode)
+        if of.tiers or of.admission:
             self._look_for(self._ids_there)
         if len(of.bags):
             pooled = self._pool(keep)
@@ -243,6 +199,19 @@ class DeviceAnswers:
             for first, part in zip(firsts, pooled.split(list(self.batches)), strict=True):
                 out[first : first + part.numel()].view_as(part).copy_(part)
         return out
+
+    def _admit(self, mode: int) -> None:
+        """Ids of dynamic tables become slots; all that ranks have sent are seen before any is let in."""
+        of, looked, admission, train = self.of, self.looked, self.of.admission, mode != EVAL
+        evict = admission.make_room(looked.block) if train else False
+        if self._lying is not (lying := of.now()):
+            self._lying = lying
+            self._lines, self.layout = self._place(), self._layout(keep=False)
+            looked.layout, looked.rows_of = self.layout, lying.rows_of
+        self._ids_there = admission.slots(looked.block, self._ids_there, train, evict)
+        looked.ground, looked.ids = lying.ground, self._rows_asked
+        looked.eras = admission.looked_up(train, mode == TRAIN)
+        admission.ask()
 
     def read(self) -> Tensor:
         """The same, where all ranks ask for rows of one table, in whichever tier these are, and for any number."""

@@ -15,7 +15,7 @@ from hybridrec.embedding.table import Table
 from hybridrec.ops.id_routes.lines import POLICIES, of
 from hybridrec.ops.id_routes.triton import IDS, Segments
 from hybridrec.parallel.gpu.beside import Beside
-from hybridrec.parallel.routes import Part, Routes
+from hybridrec.parallel.routes import Part, Routes, counts
 from hybridrec.types import IdBlock
 
 MOST_SHAPES = 64
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
     rank: int  # `world` for copied tables
     unit: int
     holder: int  # number of the rank among those that hold the unit
-    size: int  # rows
+    size: int  # rows, or numbers that ids of a dynamic table may have
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,7 @@ class Shape:
     starts: list[int]  # of each asked part's positions, and their end
     bag_starts: list[int]  # of each bag part's ids, and their end
     feature_starts: Tensor  # int64 [F]
+    numbered: list[tuple[int, int]]  # spans of ids that get numbers: those of dynamic tables, each of them asked once
 
 
 class Asking:
@@ -55,15 +56,17 @@ class Asking:
         self.segments = self._ordered(tables)
         self.first_of = self._borders()
         self.keys = self._keys()
+        asked = [tables[routes.parts[p].piece.table] for p in self.parts]
+        self._once = [n for n, table in enumerate(asked) if table.dynamic and not counts(table)]
         self._known = np.array([self._line(routes.parts[p], tables) for p in (*self.parts, *self.bags)], np.int64)
         self._shapes: dict[object, Shape] = {}
 
     def _ordered(self, tables: Mapping[str, Table]) -> list[Segment]:
         routes, found = self.routes, []
         for u, unit in enumerate(routes.rows.units):
-            rows, holders = tables[unit.piece.table].fixed_rows, unit.piece.holders
-            place = int(routes.rows.classes[u])
-            sizes = [Share(h, len(holders)).rows_of(rows) for h in range(len(holders))]
+            table, holders, place = tables[unit.piece.table], unit.piece.holders, int(routes.rows.classes[u])
+            shares = [Share(h, len(holders)) for h in range(len(holders))]
+            sizes = [of.MOST_NUMBERS if table.dynamic else share.rows_of(table.fixed_rows) for share in shares]
             found += [Segment(place, rank, u, h, sizes[h]) for h, rank in enumerate(holders)]
         for u, unit in enumerate(routes.copied.units):
             rows = tables[unit.piece.table].fixed_rows
@@ -91,11 +94,12 @@ class Asking:
 
     def _line(self, part: Part, tables: Mapping[str, Table]) -> tuple[int, ...]:
         table = tables[part.piece.table]
-        known = table.fixed_rows, POLICIES[table.out_of_range or "error"]
+        known = (0, of.ANY) if table.dynamic else (table.fixed_rows, POLICIES[table.out_of_range or "error"])
         if part.kind == "bags":
-            return (0, 0, 0, *known, 1, of.NOT_ASKED, part.feature)
+            return (0, 0, 0, *known, 1, of.NOT_ASKED, part.feature, of.EVERY)
         holders = 1 if part.kind == "copied" else len(part.piece.holders)
-        return (0, 0, 0, *known, holders, self._first_base[part.kind == "copied", part.unit], part.feature)
+        first = self._first_base[part.kind == "copied", part.unit]
+        return (0, 0, 0, *known, holders, first, part.feature, of.EVERY)
 
     def shape(self, block: IdBlock, pick: tuple[int, ...]) -> Shape:
         """How blocks of this shape are read."""
@@ -111,12 +115,13 @@ class Asking:
         routes = self.routes
         spans = tuple((block.starts[at], block.starts[at + 1]) for at in pick)
         mine = [spans[routes.parts[p].feature] for p in (*self.parts, *self.bags)]
-        counts = np.array([last - first for first, last in mine], np.int64).reshape(-1)
-        ends = np.concatenate([[0], np.cumsum(counts)])
+        sizes = np.array([last - first for first, last in mine], np.int64).reshape(-1)
+        ends = np.concatenate([[0], np.cumsum(sizes)])
         made = self._known.copy().reshape(-1, of.LENGTH)
-        made[:, of.START], made[:, of.COUNT] = [first for first, _ in mine], counts
+        made[:, of.START], made[:, of.COUNT] = [first for first, _ in mine], sizes
         made[:, of.TO] = ends[:-1]
-        programs = np.concatenate([[0], np.cumsum(-(-counts // IDS))])
+        made[self._once, of.NUMBERS] = np.cumsum(sizes[self._once]) - sizes[self._once]
+        programs = np.concatenate([[0], np.cumsum(-(-sizes // IDS))])
         asked = len(self.parts)
         return Shape(
             self._there(torch.from_numpy(made)),
@@ -126,6 +131,7 @@ class Asking:
             ends[: asked + 1].tolist(),
             ends[asked:].tolist(),
             self._there(torch.tensor([first for first, _ in spans])),
+            [mine[n] for n in self._once],
         )
 
     def _there(self, numbers: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.pooled_lookup.op import TRAIN
-from hybridrec.parallel.gpu.answer import DeviceAnswers, Holding
+from hybridrec.parallel.gpu.answer import DeviceAnswers
 from hybridrec.parallel.gpu.asking import Asking
+from hybridrec.parallel.gpu.holding import Holding
 from hybridrec.parallel.gpu.request import DeviceRequest
 from hybridrec.parallel.gpu.transport import OnItsWay
 from hybridrec.parallel.gpu.vectors import PooledVectors, Pooling
@@ -191,9 +192,10 @@ class DeviceShardedLookup(RankLookup):
             return DeviceFlight(self, way, request, answers, told_share(told, weight))
 
     def _watch(self, way: DeviceWay) -> None:
-        """Raise, and tell all ranks, if an earlier batch needed more rows of tiered tables than there is room for."""
+        """Raise, and tell all ranks, if an earlier batch needed more rows than there is room for."""
         try:
             way.holding.tiers.watch()
+            way.holding.admission.refuse()
         except ValueError as full:
             self._stop(way.routes)
             raise ValueError(f"rank {way.routes.rank}: {full}") from None
@@ -213,7 +215,7 @@ class DeviceShardedLookup(RankLookup):
 
     def start(self, flight: DeviceFlight, mode: int) -> None:
         flight.arrive()
-        vectors = flight.answers.look_up(torch.is_grad_enabled())
+        vectors = flight.answers.look_up(torch.is_grad_enabled(), mode)
         if mode == TRAIN and self.trained:
             flight.answers.prepare()
         self._send_vectors(flight, vectors)

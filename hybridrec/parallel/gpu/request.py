@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.ops.id_routes.lines import of
-from hybridrec.ops.id_routes.triton import route
+from hybridrec.ops.id_routes.triton import numbers_of, route
 from hybridrec.parallel.gpu.asking import Asking
 from hybridrec.parallel.gpu.beside import Beside
 from hybridrec.parallel.request import BadOffsets, OutOfRange
@@ -29,7 +29,8 @@ class DeviceRequest:
         self.shape = asking.shape(block, pick)
         shape, count = self.shape, len(asking.routes.features)
         room = shape.starts[-1], shape.bag_starts[-1] - shape.bag_starts[0], count
-        routed = route(block.values, shape.lines, shape.first_programs, shape.programs, room, asking.keys)
+        numbers = numbers_of(block.values, shape.numbered)
+        routed = route(block.values, shape.lines, shape.first_programs, shape.programs, room, asking.keys, numbers)
         self.positions, self._distinct, self._rows = routed.positions, routed.distinct, routed.rows
         self._lengths = block.offsets.diff(dim=1)
         parts = [routed.ends, routed.faults, self._at_faults(routed.faults), _told_of(block.offsets, self._lengths)]

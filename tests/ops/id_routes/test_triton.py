@@ -87,7 +87,7 @@ def given(seed: int, faulty: bool, features: Sequence[tuple[int, bool]] = FIXED)
         values.append(ids)
         to += count
     count, ids = next(line[of.TO] for line in lines if line[of.FIRST] == of.NOT_ASKED), torch.cat(values)
-    return Given(ids, torch.tensor(lines), (count, to - count, len(lines)), order, routes.number(ids, runs))
+    return Given(ids, torch.tensor(lines), (count, to - count, len(lines)), order, routes.numbers_of(ids, runs))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,8 +107,8 @@ def test_routing_agrees_with_the_plain_code(seed: int, kind: str) -> None:
 
 def test_equal_ids_of_all_runs_have_one_number_and_others_have_others() -> None:
     ids = torch.tensor([3, -(2**63), 2**63 - 1, 3, 8, 2**63 - 1, -(2**63)], device=DEVICE)
-    assert routes.number(ids, [(0, 4), (5, 7)]).tolist() == [1, 0, 2, 1, 2, 0]
-    assert not len(routes.number(ids, []))
+    assert routes.numbers_of(ids, [(0, 4), (5, 7)]).tolist() == [1, 0, 2, 1, 2, 0]
+    assert not len(routes.numbers_of(ids, []))
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -116,7 +116,7 @@ def test_any_id_is_asked_of_the_share_that_owns_it_once_or_as_often_as_it_comes(
     _, order = segments([(ANY, 3, 0)])
     ids = torch.tensor([5, -(2**63), 2**63 - 1, NO_ID, 5, 0, -1, 6, 7, 8, 6])
     line = torch.tensor([[0, len(ids), 0, ANY, of.ANY, 3, 0, 0, of.EVERY if every else 0]])
-    numbers = routes.number(ids, [] if every else [(0, len(ids))])
+    numbers = routes.numbers_of(ids, [] if every else [(0, len(ids))])
     found = run(Given(ids, line, (len(ids), 0, 1), order, numbers))
     ends, asked = found.ends.tolist(), found.distinct.cpu()
     known = ids[ids != NO_ID]

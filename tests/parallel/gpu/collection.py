@@ -10,6 +10,7 @@ import torch
 import hybridrec as hr
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.group import DeviceGroup
+from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.hash_store import HashStore
@@ -20,6 +21,8 @@ from hybridrec.embedding.store import WHOLE, Store
 from tests.embedding.gpu.on_device import QUICK
 from tests.gpu import DEVICE, INTERPRETED
 from tests.ops.row_cache.caches import SMALL
+
+SLOTS = 4  # of dynamic tables at first: they grow
 
 
 class DeviceCollection(hr.EmbeddingCollection):
@@ -32,6 +35,8 @@ class DeviceCollection(hr.EmbeddingCollection):
     def make_store(self, table: hr.Table, share: Share = WHOLE) -> Store:
         if table.on_host:
             return (HashStore if table.dynamic else DenseStore)(table, self.seed, share)
+        if table.dynamic:
+            return DeviceHashStore(table, self.seed, DEVICE, share, SLOTS)
         rows = share.rows_of(table.fixed_rows)
         if table.cache is not None and rows:
             return TieredStore(table, self.seed, DEVICE, table.cached(rows), share, SMALL)
