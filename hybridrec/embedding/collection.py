@@ -78,7 +78,7 @@ class EmbeddingCollection(RowOwner, nn.Module):
         self.device = device_of(device)
         self.room = None if room is None else whole("EmbeddingCollection", "room", room, least=0)
         if self.device.type != "cpu":
-            refuse_on_gpu(self._tables.values(), fused, many=_one_of_many())
+            refuse_on_gpu(fused)
         if fused and not sparse:
             raise ValueError("sparse=False is about the gradients of parameters; it goes with fused=False")
         if not fused:

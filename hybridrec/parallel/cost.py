@@ -40,6 +40,7 @@ QUANTITIES = 13
 SHARED = [EXCHANGES, REDUCES, CALLS]  # flags: what all tables of a step have in common
 ID, NUMBER = 8, 4
 ENTRY, SLOT = 4, 8  # bytes that a device keeps for each row of a table in tiers, and for each that is hot
+ON_CARD = 9  # bytes that a GPU keeps for each row of a dynamic table beyond those of a host
 WIRE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 PHASES = (
     *("memory", "ids and rows one by one", "host link", "ids", "vectors and gradients"),
@@ -128,7 +129,7 @@ def whole(table: TableLoad, step: Step, widths: tuple[int, ...], home: Home) -> 
         if world > 1:
             holder[[IDS_OUT, IDS_IN]] = -ids * ID, (world - 1) * ids * ID
             holder[[IN, OUT]] = -part * wire, (world - 1) * part * wire
-        _add_rows(holder, table, width, touched, table.rows, moved, home)
+        _add_rows(holder, table, step, width, touched, table.rows, moved, home)
         holder[MEMORY] += 2 * NUMBER * part * world
         holder[TOUCHES] = _touches(table, world * ids, touched)
         holder[ROOM] += ceil(2 * NUMBER * part * world)
@@ -151,7 +152,7 @@ def rowwise(table: TableLoad, step: Step, count: int, home: Home) -> tuple[np.nd
         holder[[IDS_OUT, IDS_IN]] = -part * ID, (world - 1) * part * ID
         holder[[IN, OUT]] = -part * table.dim * wire, (world - 1) * part * table.dim * wire
     moved = _moved(table, ids * world, home) / count
-    _add_rows(holder, table, table.dim, touched, ceil(table.rows / count), moved, home)
+    _add_rows(holder, table, step, table.dim, touched, ceil(table.rows / count), moved, home)
     holder[MEMORY] += 2 * NUMBER * world * part * table.dim
     holder[TOUCHES] = _touches(table, world * part, touched)
     holder[ROOM] += ceil(2 * NUMBER * world * part * table.dim)
@@ -159,12 +160,14 @@ def rowwise(table: TableLoad, step: Step, count: int, home: Home) -> tuple[np.nd
 
 
 def _add_rows(
-    holder: np.ndarray, table: TableLoad, width: int, touched: float, rows: int, moved: float, home: Home
+    holder: np.ndarray, table: TableLoad, step: Step, width: int, touched: float, rows: int, moved: float, home: Home
 ) -> None:  # fmt: skip
     """Rows that are read and updated, and the room they take, on the device or on its host."""
     update = _update_bytes(table, width) if table.trainable else 0
     holder[HOST if home.host else MEMORY] += touched * (width * table.element + update)
     size = table.row_bytes(width)
+    if table.dynamic and not home.host and step.cluster.kind != "cpu":
+        size += ON_CARD
     if home.cache is None:
         holder[HOST_ROOM if home.host else ROOM] += rows * size
         return

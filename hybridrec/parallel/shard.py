@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from hybridrec import __version__
-from hybridrec.embedding.devices import refuse_on_gpu
 from hybridrec.embedding.table import Table
 from hybridrec.parallel.cluster import KINDS, Cluster
 from hybridrec.parallel.constraints import Constraints, Pin
@@ -91,9 +90,6 @@ def place(
     away = {} if served is None else served.chosen(tables)
     plan = _with_servers(plan or _plan_of_the_rest(tables, away, device, world, wire, pin), tables, away)
     _check(plan, tables, world.world, device)
-    if device.type != "cpu" and not (served is not None and world.world == 1):  # which keeps the rest as it is
-        held = [table for name, table in tables.items() if plan[name].where == "device"]
-        refuse_on_gpu(held, fused=True, many=True)
     world.agree("plan", plan.to_json())
     exchange, weighing = Exchange(world), Weighing()
     parts = GroupParts(world, exchange, weighing, wire)

@@ -160,6 +160,13 @@ def test_hosts_take_what_the_devices_cannot():
     assert make_plan(work(hashed), Cluster.parse("1x4xA100-40"))["big"].where == "host"
 
 
+def test_a_dynamic_table_is_on_devices_as_far_as_its_likely_rows_fit_there():
+    cluster = Cluster.parse("1x4xA100-40")
+    few, many = (replace(table("user", rows, 128), dynamic=True) for rows in (10**7, 10**9))  # 5 GB, 512 GB
+    assert make_plan(work(few), cluster)["user"].where == "device"
+    assert make_plan(work(many), cluster)["user"].where == "host"
+
+
 def test_a_table_that_says_where_its_rows_live_is_placed_there():
     small = replace(table("small", 1000, 16), where="host")
     plan = make_plan(work(small), Cluster.parse("1x4xA100-40"))

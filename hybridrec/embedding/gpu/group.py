@@ -98,13 +98,12 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _moved(self) -> int:
         return 0 if self.dynamic is None else self.dynamic.moves()
 
-    def facts(self, name: str, ground: Ground | None = None) -> TableFacts:
-        """What kernels must know of a table as it lies now, or on a ground: of a share, ids of lookups are rows of it."""
-        ground = ground or self.ground
-        store, there = self.stores[name], ground.rows[name]
+    def facts(self, name: str) -> TableFacts:
+        """What kernels must know of a table: of a share, ids of lookups are rows of it."""
+        store, there = self.stores[name], self.ground.rows[name]
         hashes = store.table.out_of_range == "hash" and name not in self.tiered
         hashed = hashes and len(there) == store.table.fixed_rows
-        of_rows = there.data_ptr(), len(there), ground.bases[name]
+        of_rows = there.data_ptr(), len(there), self.ground.bases[name]
         return TableFacts(self.names.index(name), *of_rows, store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 
 from hybridrec import host_memory
 from hybridrec.embedding.gpu.cold_file import disk_of, free_on_disk
+from hybridrec.embedding.hash_store import capacity_of
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
@@ -54,8 +55,8 @@ def table_bytes(table: Table, share: Share = WHOLE) -> int:
     >>> table_bytes(Table("item", dim=8, rows=100)), table_bytes(Table("item", dim=8, rows=100), Share(0, 4))
     (3600, 900)
     """
-    if table.capacity is not None:
-        return dynamic_bytes(table, min(table.capacity, FIRST_SLOTS))
+    if table.dynamic:
+        return dynamic_bytes(table, min(capacity_of(table, share), FIRST_SLOTS))
     rows, size = share.rows_of(table.fixed_rows), share.dim_of(table.dim) * table.dtype.itemsize + PLACE
     return rows * size if table.cache is None else table.cached(rows) * (size + SLOT) + rows * ENTRY
 

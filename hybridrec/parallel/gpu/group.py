@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.gpu.ground import Ground
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.lookup import Looked
 from hybridrec.embedding.queue import FeatureSpec, QueuedCall
@@ -54,11 +53,6 @@ class DeviceShardedGroup(OverRanks, DeviceGroup):
         self.beside_rows = Beside(self.device, self.gate) if self.tiered else self.beside  # that come to the device
         if self.device.type != "cuda":
             self.sizes = ONE_BY_ONE
-
-    @property
-    def last_ground(self) -> Ground:
-        """The `ground` that was last asked for: another thread than that of lookups must not make one."""
-        return self._ground
 
     def lookup_fn(self, features: tuple[FeatureSpec, ...], remedy: str | None = None) -> Any:
         return DeviceShardedLookup(self, features, remedy)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from hybridrec.embedding.gpu.dynamic import Admission
-from hybridrec.embedding.gpu.ground import Ground
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Shapes
 from hybridrec.embedding.gpu.lookup import NO_FAULT
 from hybridrec.embedding.gpu.tiers import Tiers
@@ -36,7 +35,7 @@ class Holding:
             for n, unit in enumerate(asked)
         )
         self.units = slice(len(self.bags), len(self.bags) + len(asked))  # of one rank, among `specs`
-        self.lying = Lying(self, group.last_ground)
+        self.lying = Lying(self)
         facts = self.lying.facts[self.units]
         self.padding = {n: row for n, unit in enumerate(asked) if (row := _padding(routes, unit)) is not None}
         self.widths = np.array([fact.dim for fact in facts], np.int64)
@@ -51,24 +50,24 @@ class Holding:
 
     def now(self) -> Lying:
         """Where its rows lie when they are looked up: those of dynamic tables have other memory when they have grown."""
-        if self.lying.ground is not (ground := self.group.ground):
-            self.lying = Lying(self, ground)
+        if self.lying.ground is not self.group.ground:
+            self.lying = Lying(self)
         return self.lying
 
 
 class Lying:
     """Where the rows of a holding lie, and how kernels see what all ranks ask for there.
 
-    Ids that go ahead are laid out by another thread, on a stream of its own, for what a lookup last knew. The lookup
+    Ids that go ahead are laid out by another thread, on a stream of its own, for what a lookup last knew. Their lookup
     sees whether that still holds.
     """
 
-    def __init__(self, holding: Holding, ground: Ground) -> None:
-        self.ground, self._specs, group = ground, holding.specs, holding.group
-        self._of = group.device, group.sizes
-        self.facts = [replace(group.facts(spec.table, ground), hashed=False) for spec in self._specs]
+    def __init__(self, holding: Holding) -> None:
+        self._specs, group = holding.specs, holding.group
+        self.ground, self._of = group.ground, (group.device, group.sizes)
+        self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self._specs]
         self.addresses = np.array([fact.address for fact in self.facts[holding.units]], np.int64)
-        self.rows_of = {name: len(rows) for name, rows in ground.rows.items()}
+        self.rows_of = {name: len(rows) for name, rows in self.ground.rows.items()}
         self._shapes: dict[object, Shapes] = {}
 
     def shapes(self, fixed: tuple[int | None, ...], batch: int) -> Shapes:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.policies import LFU
 from hybridrec.embedding.store import WHOLE, Capture, RowData, Store
 from hybridrec.server.placement import by_server
@@ -67,7 +66,8 @@ class SavedTable(Capture):
     def _without_room(self, most: int) -> tuple[Tensor, int]:
         """The ids int64 that a store has no room for, and how many rows are left."""
         self._gone = torch.empty(0, dtype=torch.int64)
-        if not isinstance(self._home, HashStore | RemoteStore) or most <= (room := self._home.capacity):
+        room: int | None = getattr(self._home, "capacity", None)  # of stores whose rows come and go, wherever they are
+        if self._home is None or room is None or most <= room:
             return self._gone, most
         score = "count" if isinstance(self._home.table.eviction, LFU) else "touched"
         chunks = [(self._picked(each, batch), each, batch) for each in self._slices for batch in range(len(each))]

@@ -2,31 +2,173 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 from tests.gpu import needs_gpu
 from tests.parallel import standard
-from tests.parallel.equality import check
+from tests.parallel.equality import check, compare, compare_stores
 from tests.parallel.gpu import small
+from tests.parallel.jobs import exact, on_device, on_device_dynamic
+from tests.parallel.pool import pool
 from tests.parallel.training_case import Case, Spec
 
 pytestmark = needs_gpu
 
-USERS: Spec = {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "friends"], "combiner": "sum"}
-WORDS: Spec = {"name": "word", "dim": 5, "capacity": 300, "features": ["word", "words"], "combiner": {"word": "max", "words": "none"}}
+JOBS = "tests.parallel.jobs.on_device_dynamic"
+USER: Spec = {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "friends"], "combiner": "sum"}
+WORD: Spec = {"name": "word", "dim": 5, "capacity": 99, "combiner": {"word": "max", "words": "none"}}
+WORD |= {"features": ["word", "words"]}
 HOT: dict[str, int | None] = {"item": 1, "user": 2, "word": 1}
 
 
-def case(world: int, scheme: str, tables: list[Spec] | None = None, **more: Any) -> Case:
-    """Dynamic tables of a few ids beside a fixed one, with slots that grow."""
-    given = {"tables": tables or [USERS, small.TABLES[2], WORDS], "hot": HOT, "sizes": standard.sizes(world), **more}
-    return small.case(world, scheme, **given)
+def case(world: int, scheme: str | list[str], tables: list[Spec] | None = None, **more: Any) -> Case:
+    """Dynamic tables beside a fixed one; their slots grow."""
+    tables = tables or [USER, small.TABLES[2], WORD]
+    schemes = [scheme] * len(tables) if isinstance(scheme, str) else scheme
+    placements = [standard.placed(spec, each, world, n) for n, (spec, each) in enumerate(zip(tables, schemes, strict=True))]
+    given = {"sizes": standard.sizes(world, small.SIZES), "hot": HOT, "placements": placements, **more}
+    return small.case(world, None, tables=tables, **given)
 
 
+def users(**more: Any) -> list[Spec]:
+    return [{**USER, **more}]
+
+
+def test_dynamic_tables_of_both_schemes_with_ids_that_go_ahead_equal_one_process() -> None:
+    schemes = ["row", "replicated", "table"]
+    check(case(2, schemes, ahead=True, optimizer="Adagrad", options={"lr": 0.1}))
+
+
+def test_what_ranks_count_is_what_one_process_and_ranks_on_cpus_count() -> None:
+    made = case(2, "row", users(admission=["min_count", 2], eviction="lfu"))
+    counted_as_alone(made)
+    counted_as_on_cpus(made)
+
+
+def counted_as_alone(case: Case) -> None:
+    """The ranks equal one process, and count together what it counts: they hear of every occurrence of an id."""
+    found, wanted = pool(case.world).run(f"{JOBS}:trained", case=case.to_json()), on_device_dynamic.trained_alone(case)
+    compare(case, found, wanted)
+    for name, counters in wanted["counters"].items():
+        assert {key: sum(each["counters"][name][key] for each in found) for key in counters} == counters
+
+
+def counted_as_on_cpus(case: Case) -> None:
+    """Each rank counts what it counts on a CPU, where ids come once of each rank; all tell how many rows all have."""
+    found = pool(case.world).run(f"{JOBS}:trained", case=case.to_json())
+    there = pool(case.world).run(f"{JOBS}:trained", case=replace(case, on_device=False).to_json())
+    compare(case, found, on_device_dynamic.trained_alone(case))
+    for each, wanted in zip(found, there, strict=True):
+        for name, counters in wanted["counters"].items():
+            assert {key: each["counters"][name][key] for key in counters} == counters
+            assert each["told"][name]["rows"] == wanted["told"][name]["rows"] == sum(len(e["final"][name]["ids"]) for e in found)
+
+
+def test_more_new_ids_than_there_is_room_for_are_told_to_all_and_no_row_is_lost() -> None:
+    first, second = pool(2).run(f"{JOBS}:too_many")
+    assert first["kind"] == "ValueError"
+    assert re.search(r"rank 0: table 't0' holds 6 rows and \d more are needed.*larger capacity", first["text"])
+    assert "rank 0 has ids that cannot be looked up" in second["text"]
+    assert first["ids"] == [1, 2, 3]
+    assert not first["lost"]
+    for each in (first, second):
+        torch.testing.assert_close(each["out"][0], first["kept"])
+
+
+@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
+def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str) -> None:
+    found = pool(2).run(f"{JOBS}:extremes", scheme=scheme)
+    assert all(each["same"] for each in found), "rows by id are those of one process, zeros where there is none"
+    assert sorted(id for each in found for id in each["ids"].tolist()) == sorted(on_device_dynamic.EXTREMES)
+
+
+@pytest.mark.parametrize("eviction", ["lru", pytest.param("lfu", marks=pytest.mark.slow)])
+def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
+    found = pool(2).run(f"{JOBS}:crowded", capacity=40, eviction=eviction)
+    assert all(each["owned"] and each["finite"] and each["slots"] <= 20 for each in found)
+    assert 30 <= sum(each["count"] for each in found) <= 40
+    assert sum(each["evicted"] for each in found) > 0
+    assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())
+
+
+@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
+def test_rows_that_a_collection_has_already_are_those_of_rank_0(scheme: str) -> None:
+    found = pool(2).run(f"{JOBS}:divided", scheme=scheme)
+    whole = found[0]["before"]
+    parts = [(id, row) for each in found for id, row in zip(each["after"]["ids"].tolist(), each["after"]["rows"], strict=True)]
+    rows = dict(parts)
+    assert len(parts) == len(rows), "no id is on two ranks"
+    assert sorted(rows) == whole["ids"].tolist()
+    torch.testing.assert_close(torch.stack([rows[id] for id in sorted(rows)]), whole["rows"])
+    for each in found:
+        torch.testing.assert_close(each["out"], torch.stack([rows[1] + rows[9], rows[2]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("scheme", ["table", "row"])
-def test_dynamic_tables_over_ranks_equal_one_process(scheme: str) -> None:
-    check(case(2, scheme))
+def test_every_scheme_of_dynamic_tables_equals_one_process(scheme: str, world: int) -> None:
+    check(case(world, scheme))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["table", "row"])
+@pytest.mark.parametrize(
+    "policy", [{"eviction": "lfu"}, {"admission": ["probability", 0.5]}, {"admission": ["min_count", 3]}], ids=str
+)
+def test_ids_are_let_in_and_counted_as_on_cpus_whatever_the_policy(scheme: str, policy: Spec) -> None:
+    (counted_as_alone if scheme == "table" else counted_as_on_cpus)(case(2, scheme, users(**policy)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"weighted": True, "learned": True}, id="weights that take a gradient"),
+        pytest.param({"lookups": 2, "clip": 0.5, "ahead": True}, id="two lookups and the norm over all"),
+        pytest.param({"sizes": [[[3, 1], [2, 2]]] * 2, "ahead": True}, id="gradients of several batches"),
+        pytest.param({"sizes": [[[0, 4]], [[0, 1]]]}, id="a rank without rows"),
+        pytest.param({"idless": [1]}, id="a rank without ids"),
+        pytest.param({"habit": "looks again", "ahead": True}, id="a lookup between forward and backward"),
+        pytest.param({"habit": "trains without gradient"}, id="a lookup in training without a gradient"),
+        pytest.param({"habit": "forgets"}, id="a lookup whose output is not used"),
+        pytest.param({"collections": [["user"], ["item", "word"]], "ahead": True}, id="two collections"),
+    ],
+)
+def test_whatever_a_step_has_it_has_with_dynamic_tables(more: dict[str, Any]) -> None:
+    check(case(2, ["row", "column", "table"], **more))
+
+
+@pytest.mark.slow
+def test_dynamic_tables_and_tables_in_two_tiers_are_looked_up_together() -> None:
+    tiered: Spec = {"name": "item", "dim": 4, "rows": 60, "combiner": "mean", "cache": 0.5}
+    check(case(2, "row", [USER, tiered, WORD], ahead=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["table", "row"])
+def test_half_rows_of_dynamic_tables_are_equal_bit_for_bit_where_sums_are_exact(scheme: str) -> None:
+    made = case(2, scheme, users(dtype="bfloat16", dim=17), sizes=[[[4, 4]]] * 2, weighted=True)
+    found, expected = pool(2).run("tests.parallel.jobs.exact:train", case=made.to_json()), exact.train_alone(made)
+    for step, wanted in enumerate(expected["outputs"]):
+        assert torch.equal(torch.cat([each["outputs"][step] for each in found]), wanted), f"outputs of step {step}"
+    compare_stores([each["final"] for each in found], expected["final"], 0.0, "rows")
+
+
+@pytest.mark.slow
+def test_checkpoints_go_from_ranks_with_dynamic_tables_to_others_and_back(tmp_path) -> None:
+    folders = [str(tmp_path / name) for name in ("ranks", "alone")]
+    said = pool(2).run("tests.parallel.jobs.on_device:fitted", folder=folders[0], on_device=True, capacity=40)
+    alone = on_device.fitted(folders[1], on_device=False, capacity=40)
+    torch.testing.assert_close(said[0]["scores"], alone["scores"], atol=1e-5, rtol=1e-5)
+    here = on_device.loaded(folders[0], on_device=False, capacity=40)
+    there = pool(3).run("tests.parallel.jobs.on_device:loaded", folder=folders[1], on_device=True, capacity=40)
+    for found, wanted in ((here, said[0]), *((each, alone) for each in there)):
+        torch.testing.assert_close(found["scores"], wanted["scores"], atol=1e-6, rtol=1e-6)

@@ -12,12 +12,11 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 from tests.gpu import INTERPRETED, needs_gpu
 from tests.parallel.drawn import cases
 from tests.parallel.equality import check
-from tests.parallel.training_case import Case, Spec
+from tests.parallel.training_case import Case
 
 pytestmark = [*needs_gpu, pytest.mark.slow]
 
 EXAMPLES = 6 if INTERPRETED else 60
-DYNAMIC = ("capacity", "eviction", "admission")  # what tables on a GPU cannot be
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -28,10 +27,4 @@ def test_ranks_on_a_gpu_equal_one_process_whatever_the_mix(world: int) -> None:
 
 
 def check_on_device(case: Case) -> None:
-    check(replace(case, tables=[_fixed(spec) for spec in case.tables], on_device=True))
-
-
-def _fixed(spec: Spec) -> Spec:
-    if "capacity" not in spec:
-        return spec
-    return {name: value for name, value in spec.items() if name not in DYNAMIC} | {"rows": 30}
+    check(replace(case, on_device=True))

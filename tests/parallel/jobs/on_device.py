@@ -117,10 +117,11 @@ def too_many() -> dict[str, Any]:
 class Click(nn.Module):
     """Two tables and a layer; rows on the device under test, or on the CPU."""
 
-    def __init__(self, on_device: bool, cache: int | None = None) -> None:
+    def __init__(self, on_device: bool, cache: int | None = None, capacity: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        tables = [hr.Table("user", DIM, rows=9, cache=cache), hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
+        user = hr.Table("user", DIM, rows=None if capacity else 9, cache=cache, capacity=capacity)
+        tables = [user, hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
         self.emb: Any = (DeviceCollection if on_device else hr.EmbeddingCollection)(tables, seed=5)
         self.top = nn.Linear(2 * DIM + 1, 1)
         self.to(DEVICE if on_device else "cpu")
@@ -136,12 +137,17 @@ def clicks() -> Dataset:
     return hr.data.table(columns, label="click", batch_size=6)
 
 
-def fitted(folder: str | None, on_device: bool, cache: int | None = None) -> dict[str, Any]:
+def fitted(
+    folder: str | None, on_device: bool, cache: int | None = None, capacity: int | None = None
+) -> dict[str, Any]:
     """A fit by the Trainer, and all that is seen of it; the scores of the run once it was loaded, on the CPU."""
     ds = clicks()
     options = TrainOptions(progress="none", log_every=2)
     trainer = Trainer(
-        Click(on_device, cache), row_optimizer=lambda it: hr.optim.Adagrad(it, lr=0.1), out=folder, options=options
+        Click(on_device, cache, capacity),
+        row_optimizer=lambda it: hr.optim.Adagrad(it, lr=0.1),
+        out=folder,
+        options=options,
     )
     history = trainer.fit(ds.shard_for_rank(by="batch"), ds, epochs=2)
     return {
@@ -152,7 +158,7 @@ def fitted(folder: str | None, on_device: bool, cache: int | None = None) -> dic
     }
 
 
-def loaded(folder: str, on_device: bool, cache: int | None = None) -> dict[str, Any]:
+def loaded(folder: str, on_device: bool, cache: int | None = None, capacity: int | None = None) -> dict[str, Any]:
     """The scores of a run that was saved, by a model here."""
-    found = hr.load(folder, "latest", model=Click(on_device, cache)).predict(clicks())
+    found = hr.load(folder, "latest", model=Click(on_device, cache, capacity)).predict(clicks())
     return {"scores": torch.from_numpy(np.asarray(found))}

@@ -15,14 +15,15 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
 from hybridrec import host_memory
-from hybridrec.embedding import MinCount, Table, state
+from hybridrec.embedding import LFU, MinCount, Table, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu.capture import DeviceCapture
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.group import TableGroup
-from hybridrec.embedding.store import Store
+from hybridrec.embedding.share import Share
+from hybridrec.embedding.store import WHOLE, Store
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.serve import table_file
 from hybridrec.train import table_figures
@@ -46,8 +47,8 @@ HALF = "half"  # the tables on the device, but for one on the host
 Where = torch.device | str | None
 
 
-def store_on_device(table: Table, seed: int) -> DeviceStore:
-    return (DeviceHashStore if table.dynamic else DeviceStore)(table, seed, DEVICE)
+def store_on_device(table: Table, seed: int, share: Share = WHOLE) -> DeviceStore:
+    return (DeviceHashStore if table.dynamic else DeviceStore)(table, seed, DEVICE, share)
 
 
 class Click(nn.Module):
@@ -141,7 +142,7 @@ def on_ranks(table: Table, division: tuple[str, int], device: torch.device | Non
     """A model for each rank, with its share of a table on the CPU or on the device."""
     made = []
     for share in shares_of(*division, table.dim):
-        store = store_of(table, share) if device is None else DeviceStore(table, 3, device, share)
+        store = store_of(table, share) if device is None else store_on_device(table, 3, share)
         store.attach(RULE)
         made.append(Held({table.name: store}, TableGroup if device is None else DeviceGroup))
     return made
@@ -172,6 +173,47 @@ def test_shares_of_any_ranks_are_loaded_by_any_others_wherever_they_are(table, b
         assert load(path, Contents(target)).complete
         assert same(store.export(), part_of(data, table, store.share)), store.share
         assert (store.clock, store.rule) == (1, RULE)
+
+
+USER = Table("user", 5, capacity=60, eviction=LFU(), admission=MinCount(2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((("row", 2), DEVICE), (("table", 2), None)),
+        ((("row", 3), None), (("row", 2), DEVICE)),
+        ((("table", 2), DEVICE), (("row", 3), DEVICE)),
+    ],
+)
+def test_shares_of_dynamic_tables_are_loaded_by_any_others_wherever_they_are(before, after, tmp_path, monkeypatch):
+    data = random_rows(USER, torch.arange(-20, 20) * 2**58, RULE, 0)
+    sources = on_ranks(USER, *before)
+    for store in (each.stores["user"] for each in sources):
+        store.load(*part_of(data, USER, store.share))
+        store.advance()
+    path = saved([Contents(each) for each in sources], tmp_path, 5, monkeypatch)
+    assert verify(path) == []
+    for store, target in ((each.stores["user"], each) for each in on_ranks(USER, *after)):
+        report = load(path, Contents(target))
+        assert not (report.skipped or report.missing)
+        assert same(store.export(), part_of(data, USER, store.share)), store.share
+        assert (store.clock, store.rule) == (1, RULE)
+
+
+def test_rows_that_a_share_on_the_device_has_no_room_for_are_given_up_and_reported(tmp_path, monkeypatch):
+    table = Table("user", 5, capacity=40)
+    data = random_rows(table, torch.arange(40), RULE, 0)
+    [source] = on_ranks(table, ("table", 1), None)
+    source.stores["user"].load(*data)
+    path = saved([Contents(source)], tmp_path, 5, monkeypatch)
+    kept, said = [], []
+    for target in on_ranks(table, ("row", 3), DEVICE):
+        said.append(load(path, Contents(target)).notes.get("table user", ""))
+        kept.append(len(target.stores["user"]))
+    assert max(kept) == 14
+    assert [count == 14 for count in kept] == ["had no room, 14 being the capacity here" in each for each in said]
+    assert sum(kept) < 40, "the hash deals ids out unevenly"
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):

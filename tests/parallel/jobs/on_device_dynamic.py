@@ -1,0 +1,135 @@
+"""Small programs of ranks whose dynamic tables are on the device under test, or in memory of hosts to compare with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hybridrec as hr
+from hybridrec.parallel.ranks import ranks
+from hybridrec.train.table_figures import TableFigures
+from hybridrec.types import IdBlock
+from tests.gpu import DEVICE, wait_for_the_device
+from tests.parallel.gpu.collection import DeviceCollection
+from tests.parallel.jobs.faults import told
+from tests.parallel.jobs.nets import net_of
+from tests.parallel.jobs.sharding import plan_of
+from tests.parallel.jobs.training import held, rank_here, run, sharded, stores
+from tests.parallel.training_case import Case
+
+DIM = 4
+EXTREMES = [-(2**63), 2**63 - 1, 0, -1, 2**31, -(2**32), 7]
+
+
+def table(capacity: int, **more: Any) -> hr.Table:
+    """A dynamic table whose rows begin with numbers of their own."""
+    return hr.Table("t0", DIM, capacity=capacity, init=hr.embedding.Uniform(1.0), **more)
+
+
+def collection(scheme: str, capacity: int, **more: Any) -> Any:
+    """Such a table on all ranks."""
+    return hr.shard(DeviceCollection([table(capacity, **more)], seed=5), plan=plan_of(scheme))
+
+
+def block_of(ids: list[list[int]]) -> IdBlock:
+    return IdBlock.from_lists({"t0": ids}).to(DEVICE)
+
+
+def trained(case: dict[str, Any]) -> dict[str, Any]:
+    """The run of a case on this rank, what its tables count, and what is told of those of all ranks."""
+    made = Case(**case)
+    model = sharded(made)
+    figures = TableFigures(model.module, ranks())
+    found = run(made, model, [rank_here()])
+    counters = {name: store.counters() for name, store in stores(model).items()}
+    return found | {"counters": counters, "told": figures.take()}
+
+
+def trained_alone(case: Case) -> dict[str, Any]:
+    """The same run in one process on the CPU."""
+    model = net_of(made := replace(case, on_device=False))
+    found = run(made, model, range(case.world))
+    return found | {"counters": {name: store.counters() for name, store in stores(model).items()}}
+
+
+def crowded(capacity: int, eviction: str) -> dict[str, Any]:
+    """More ids over time than a table holds, those of each batch sent ahead."""
+    model = collection("row", capacity, eviction=eviction)
+    rows = hr.optim.Adagrad(model, lr=0.1)
+    generator, finite = torch.Generator().manual_seed(rank_here()), True
+    blocks = [torch.randint(-(2**62), 2**62, (4, 2), generator=generator).tolist() for _ in range(6)]
+    coming = [block_of(ids) for ids in blocks]
+    for number, block in enumerate(coming):
+        for each in coming[number : number + 2] if number == 0 else coming[number + 1 : number + 2]:
+            model.prepare(each)
+        out = model(block).flat
+        out.square().sum().backward()
+        rows.step()
+        finite = finite and bool(out.isfinite().all())
+    store = model.module["t0"]
+    ids = store.ids()
+    there = {"finite": finite, "count": len(store), "slots": store.slots.slots, "evicted": store.counters()["evicted"]}
+    return {"ids": ids, "owned": bool(store.share.owns(store.table, ids).all()), **there}
+
+
+def too_many() -> dict[str, Any]:
+    """All ranks together have more new ids than rank 0 has room for; then all go on with few."""
+    model = collection("table", 6)
+    rows = hr.optim.SGD(model, lr=0.1)
+    _step(model, rows, [[1, 2, 3]])
+    _step(model, rows, [[1, 10 + rank_here()], [20 + rank_here(), 30 + rank_here()]])
+    wait_for_the_device()
+    before = held(model.module["t0"])
+    found = told(lambda: model(block_of([[1]])))
+    after = held(model.module["t0"])
+    lost = not torch.equal(before["rows"], after["rows"])
+    out = model(block_of([[1, 2]])).flat
+    kept = dict(zip(after["ids"].tolist(), after["rows"], strict=True))
+    return {**found, "ids": after["ids"].tolist(), "lost": lost, "out": out.detach().cpu(), "kept": _sum(kept, [1, 2])}
+
+
+def _sum(rows: dict[int, Tensor], ids: list[int]) -> Tensor:
+    return sum((rows[id] for id in ids if id in rows), torch.zeros(DIM))
+
+
+def _step(model: Any, rows: Any, ids: list[list[int]]) -> None:
+    model(block_of(ids)).flat.sum().backward()
+    rows.step()
+
+
+def extremes(scheme: str) -> dict[str, Any]:
+    """A step with ids of all sizes, and rows by id then, in eval too; a rank reads some that are not there."""
+    model = collection(scheme, 40)
+    alone = hr.EmbeddingCollection([table(40)], seed=5)
+    for emb, many in ((model, False), (alone, True)):
+        rows = hr.optim.Adagrad(emb, lr=0.1)
+        ids = [EXTREMES, EXTREMES[:2]]
+        out = emb(block_of(ids) if not many else IdBlock.from_lists({"t0": ids * _world()})).flat
+        out.square().sum(1).mean().backward()
+        rows.step()
+    wanted = torch.tensor([*EXTREMES[rank_here() :], 12345, 2**62])
+    found = model.module.lookup("t0", wanted).cpu()
+    close = torch.allclose(found, alone.lookup("t0", wanted), atol=1e-6)
+    return {"same": close, "ids": model.module["t0"].ids(), "rows": len(alone["t0"])}
+
+
+def _world() -> int:
+    found = ranks()
+    return found.world if found else 1
+
+
+def divided(scheme: str) -> dict[str, Any]:
+    """A collection that has rows already is divided: what each rank has of those of rank 0."""
+    whole = DeviceCollection([table(40)], seed=5)
+    rows = hr.optim.SGD(whole, lr=0.1)
+    for ids in ([[1, 2, 3], [4]], [[5, 6], [7, 8, 9, 1]]):
+        whole(block_of([[id * (1 + rank_here()) for id in each] for each in ids])).flat.sum().backward()
+        rows.step()
+    rows.release()
+    before = held(whole["t0"])
+    model: Any = hr.shard(whole, plan=plan_of(scheme))
+    out = model.eval()(block_of([[1, 9], [2]])).flat.detach().cpu()
+    return {"before": before, "after": held(model.module["t0"]), "out": out}
