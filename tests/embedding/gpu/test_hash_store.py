@@ -64,6 +64,20 @@ def test_it_agrees_with_the_reference_store(options: dict[str, Any], todo: list,
     agree(Read, table(capacity, init=Normal(0.1), **options), todo)
 
 
+def test_a_share_has_its_part_of_the_capacity_and_refuses_the_ids_of_others() -> None:
+    share = Share(1, 3)
+    of, ids = Read(table(capacity=8), share=share), torch.arange(40)
+    mine = ids[share.owns(of.table, ids)]
+    train(of, *mine[:3].tolist())
+    train(of, *mine[3:5].tolist())
+    assert of.ids().tolist() == mine[2:5].tolist()
+    other = int(ids[~share.owns(of.table, ids)][0])
+    for refused in (lambda: train(of, other), lambda: of.load(torch.tensor([other]), torch.zeros(1, 3))):
+        with pytest.raises(ValueError, match=f"the row of id {other} is not in Share"):
+            refused()
+    assert of.ids().tolist() == mine[2:5].tolist()
+
+
 BEGINNINGS = [
     (3, Uniform(0.3), torch.float32),
     (20, Uniform(0.3), torch.float32),

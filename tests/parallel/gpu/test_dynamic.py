@@ -47,7 +47,7 @@ def test_dynamic_tables_of_both_schemes_with_ids_that_go_ahead_equal_one_process
 
 
 def test_what_ranks_count_is_what_one_process_and_ranks_on_cpus_count() -> None:
-    made = case(2, "row", users(admission=["min_count", 2], eviction="lfu"))
+    made = case(2, "row", users(admission=["min_count", 2], eviction="lfu"), habit="trains without gradient")
     counted_as_alone(made)
     counted_as_on_cpus(made)
 
@@ -58,6 +58,7 @@ def counted_as_alone(case: Case) -> None:
     compare(case, found, wanted)
     for name, counters in wanted["counters"].items():
         assert {key: sum(each["counters"][name][key] for each in found) for key in counters} == counters
+    assert all(each["clocks"] == wanted["clocks"] for each in found), "ranks without a row count steps too"
 
 
 def counted_as_on_cpus(case: Case) -> None:
@@ -80,6 +81,15 @@ def test_more_new_ids_than_there_is_room_for_are_told_to_all_and_no_row_is_lost(
     assert not first["lost"]
     for each in (first, second):
         torch.testing.assert_close(each["out"][0], first["kept"])
+
+
+def test_gradients_that_come_late_change_the_rows_that_are_still_there_and_no_others() -> None:
+    found, wanted = (pool(2).run(f"{JOBS}:late", on_device=on_device) for on_device in (True, False))
+    (owner, _), (alike, _) = found, wanted
+    assert 0 < owner["dropped"] == alike["dropped"]
+    assert owner["held"]["ids"].tolist() == alike["held"]["ids"].tolist()
+    torch.testing.assert_close(owner["held"]["rows"], alike["held"]["rows"])
+    torch.testing.assert_close(owner["held"]["state"], alike["held"]["state"])
 
 
 @pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
@@ -124,7 +134,8 @@ def test_every_scheme_of_dynamic_tables_equals_one_process(scheme: str, world: i
     "policy", [{"eviction": "lfu"}, {"admission": ["probability", 0.5]}, {"admission": ["min_count", 3]}], ids=str
 )
 def test_ids_are_let_in_and_counted_as_on_cpus_whatever_the_policy(scheme: str, policy: Spec) -> None:
-    (counted_as_alone if scheme == "table" else counted_as_on_cpus)(case(2, scheme, users(**policy)))
+    made = case(2, scheme, users(**policy), habit="trains without gradient")
+    (counted_as_alone if scheme == "table" else counted_as_on_cpus)(made)
 
 
 @pytest.mark.slow

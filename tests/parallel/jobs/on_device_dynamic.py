@@ -29,9 +29,10 @@ def table(capacity: int, **more: Any) -> hr.Table:
     return hr.Table("t0", DIM, capacity=capacity, init=hr.embedding.Uniform(1.0), **more)
 
 
-def collection(scheme: str, capacity: int, **more: Any) -> Any:
+def collection(scheme: str, capacity: int, on_device: bool = True, **more: Any) -> Any:
     """Such a table on all ranks."""
-    return hr.shard(DeviceCollection([table(capacity, **more)], seed=5), plan=plan_of(scheme))
+    kind = DeviceCollection if on_device else hr.EmbeddingCollection
+    return hr.shard(kind([table(capacity, **more)], seed=5), plan=plan_of(scheme))
 
 
 def block_of(ids: list[list[int]]) -> IdBlock:
@@ -44,15 +45,20 @@ def trained(case: dict[str, Any]) -> dict[str, Any]:
     model = sharded(made)
     figures = TableFigures(model.module, ranks())
     found = run(made, model, [rank_here()])
-    counters = {name: store.counters() for name, store in stores(model).items()}
-    return found | {"counters": counters, "told": figures.take()}
+    return found | _counted(model) | {"told": figures.take()}
 
 
 def trained_alone(case: Case) -> dict[str, Any]:
     """The same run in one process on the CPU."""
     model = net_of(made := replace(case, on_device=False))
-    found = run(made, model, range(case.world))
-    return found | {"counters": {name: store.counters() for name, store in stores(model).items()}}
+    return run(made, model, range(case.world)) | _counted(model)
+
+
+def _counted(model: Any) -> dict[str, Any]:
+    """What the tables here count, and their steps."""
+    found = stores(model)
+    counters = {name: store.counters() for name, store in found.items()}
+    return {"counters": counters, "clocks": {name: store.clock for name, store in found.items()}}
 
 
 def crowded(capacity: int, eviction: str) -> dict[str, Any]:
@@ -98,6 +104,21 @@ def _sum(rows: dict[int, Tensor], ids: list[int]) -> Tensor:
 def _step(model: Any, rows: Any, ids: list[list[int]]) -> None:
     model(block_of(ids)).flat.sum().backward()
     rows.step()
+
+
+def late(on_device: bool) -> dict[str, Any]:
+    """Gradients come when steps are over, rows have gone and memory has grown: of a lookup in eval() and of another."""
+    model = collection("table", 12, on_device)
+    rows = hr.optim.Adagrad(model, lr=0.1)
+    _step(model, rows, [[1, 2]])
+    read = model.eval()(block_of([[1, 2], [3, 2]])).flat
+    before = model.train()(block_of([[1, 3 + rank_here()]])).flat
+    _step(model, rows, [[5]])
+    _step(model, rows, [[10, 11, 12], [13, 14, 15], [16, 17, 18 + rank_here()]])
+    (read.sum() + before.sum()).backward()
+    rows.step()
+    store = model.module["t0"]
+    return {"held": held(store), "dropped": store.counters()["dropped_gradients"]}
 
 
 def extremes(scheme: str) -> dict[str, Any]:
