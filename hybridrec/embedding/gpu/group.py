@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -363,7 +362,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for call in calls:
             call.check()
             if self.dynamic is not None and (values := self.dynamic.without_gone(call.work, call.left)) is not None:
-                call.work.block = replace(call.work.block, values=values)
+                call.work.look_for(values)
                 call.work.eras = self.dynamic.now(call.work.eras)
                 self.prepare(call.work)
         return calls

@@ -61,6 +61,11 @@ class Looked:
     eras: Mapping[str, int] = field(default_factory=dict)  # of those slots, by table
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
+    def look_for(self, ids: Tensor) -> None:
+        """Others than those that it has looked for."""
+        old = self.block.values
+        self.block = self.block.map_tensors(lambda part: ids if part is old else part)
+
     def gradient(self) -> Tensor:
         """All gradients as the layout numbers them: the pooled ones, the sequences, and those of the ids of max."""
         parts = [self.flat, *self.sequences, *([] if self.winners is None else [self._of_max()])]

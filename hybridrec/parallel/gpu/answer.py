@@ -183,7 +183,7 @@ class DeviceAnswers:
         if of.admission:
             self._admit(mode)
         if of.tiers or of.admission:
-            self._look_for(self._ids_there)
+            self.looked.look_for(self._ids_there)
         if len(of.bags):
             pooled = self._pool(keep)
             if not of.kinds:
@@ -222,11 +222,6 @@ class DeviceAnswers:
         rows = torch.cat([self._rows_asked[first : first + count] for first, count in runs])
         return store.lookup(store.share.id_of(rows)).flatten()
 
-    def _look_for(self, ids: Tensor) -> None:
-        """Others than those that it has looked for."""
-        old = self.looked.block.values
-        self.looked.block = self.looked.block.map_tensors(lambda part: ids if part is old else part)
-
     def _pool(self, keep: bool) -> Tensor:
         looked = self.looked
         layout = replace(looked.layout, sequences=())
@@ -249,7 +244,7 @@ class DeviceAnswers:
         if of.padding:
             alone = self._without_padding(alone)
         if alone is not there:
-            self._look_for(alone)
+            looked.look_for(alone)
         of.group.prepare(looked, read=self.made_beside())
 
     def _without_padding(self, ids: Tensor) -> Tensor:

@@ -24,19 +24,21 @@ DIM = 4
 EXTREMES = [-(2**63), 2**63 - 1, 0, -1, 2**31, -(2**32), 7]
 
 
-def table(capacity: int, **more: Any) -> hr.Table:
+def table(capacity: int, name: str = "t0", **more: Any) -> hr.Table:
     """A dynamic table whose rows begin with numbers of their own."""
-    return hr.Table("t0", DIM, capacity=capacity, init=hr.embedding.Uniform(1.0), **more)
+    return hr.Table(name, DIM, capacity=capacity, init=hr.embedding.Uniform(1.0), **more)
 
 
-def collection(scheme: str, capacity: int, on_device: bool = True, **more: Any) -> Any:
-    """Such a table on all ranks."""
+def collection(scheme: str, capacity: int, tables: int = 1, on_device: bool = True, **more: Any) -> Any:
+    """Tables t0, t1, ... of that kind on all ranks."""
     kind = DeviceCollection if on_device else hr.EmbeddingCollection
-    return hr.shard(kind([table(capacity, **more)], seed=5), plan=plan_of(scheme))
+    made = [table(capacity, f"t{n}", **more) for n in range(tables)]
+    return hr.shard(kind(made, seed=5), plan=plan_of(scheme, tables))
 
 
-def block_of(ids: list[list[int]]) -> IdBlock:
-    return IdBlock.from_lists({"t0": ids}).to(DEVICE)
+def block_of(ids: list[list[int]], tables: int = 1) -> IdBlock:
+    """The same ids for all tables."""
+    return IdBlock.from_lists({f"t{n}": ids for n in range(tables)}).to(DEVICE)
 
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
@@ -108,17 +110,27 @@ def _step(model: Any, rows: Any, ids: list[list[int]]) -> None:
 
 def late(on_device: bool) -> dict[str, Any]:
     """Gradients come when steps are over, rows have gone and memory has grown: of a lookup in eval() and of another."""
-    model = collection("table", 12, on_device)
+    model = collection("row", 24, 2, on_device)
     rows = hr.optim.Adagrad(model, lr=0.1)
-    _step(model, rows, [[1, 2]])
-    read = model.eval()(block_of([[1, 2], [3, 2]])).flat
-    before = model.train()(block_of([[1, 3 + rank_here()]])).flat
-    _step(model, rows, [[5]])
-    _step(model, rows, [[10, 11, 12], [13, 14, 15], [16, 17, 18 + rank_here()]])
+
+    def looked_up(ids: list[list[int]]) -> Tensor:
+        return model(block_of(ids, 2)).flat
+
+    def step(ids: list[list[int]]) -> None:
+        looked_up(ids).sum().backward()
+        rows.step()
+
+    step([[1, 2], [3, 4]])
+    model.eval()
+    read = looked_up([[1, 2], [3, 4]])
+    model.train()
+    before = looked_up([[1, 3], [5, 6 + rank_here()]])
+    step([[8, 9]])
+    step([list(range(10, 16)), list(range(16, 23)), [23 + rank_here()]])
     (read.sum() + before.sum()).backward()
     rows.step()
-    store = model.module["t0"]
-    return {"held": held(store), "dropped": store.counters()["dropped_gradients"]}
+    found = [model.module[name] for name in ("t0", "t1")]
+    return {"held": [held(each) for each in found], "dropped": [each.counters()["dropped_gradients"] for each in found]}
 
 
 def extremes(scheme: str) -> dict[str, Any]:
