@@ -1,4 +1,5 @@
-"""Every launch of dynamic and tiered tables compiles for a card, whatever the types and addresses that it is given."""
+"""Every launch of dynamic and tiered tables compiles for a card, whatever the types and addresses that it is given;
+those that route ids to ranks do."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_index.spans import of_counts
 from hybridrec.ops.hash_rows.lines import home_of
 from hybridrec.ops.hash_rows.triton_rows import HashRows, Policy
+from hybridrec.ops.id_routes import triton as id_routes
+from hybridrec.ops.id_routes.lines import of as routed
 from hybridrec.ops.row_cache import triton as row_cache
 from hybridrec.ops.row_cache import triton_ids
 from hybridrec.ops.row_cache.cache import Sizes
@@ -55,6 +58,19 @@ def test_an_index_compiles(compiled: set[str]) -> None:
     hash_index.erase(ids, ids, spans, lines)
     hash_index.rehash(index, hash_index.empty(1, CPU), lacking)
     assert compiled == {"find_slots", "insert_slots", "erase_slots", "move_entries"}
+
+
+@pytest.mark.parametrize("any_ids", [False, True])
+def test_routes_of_ids_compile(compiled: set[str], any_ids: bool) -> None:
+    borders = torch.tensor([0, 5, 10]) + (2**31 if any_ids else 0)
+    order = id_routes.Segments(borders[:2], borders, torch.tensor([0]), int(borders[-1]))
+    policy = routed.ANY if any_ids else routed.HASH
+    lines = torch.tensor([[0, 700, 0, 10, policy, 2, 0, 0, 0], [700, 9, 700, 10, policy, 1, routed.NOT_ASKED, 1, 0]])
+    ids, programs = torch.arange(709), torch.tensor([0, 2, 3], dtype=torch.int32)
+    with pytest.MonkeyPatch.context() as patch:  # what a launch that ran would have written
+        patch.setattr(torch, "empty", torch.zeros)
+        id_routes.route(ids, lines, programs, 3, (700, 9, 2), order, id_routes.numbers_of(ids, [(0, 700)]))
+    assert compiled == {"route_ids", "number_ids"}
 
 
 KEPT = [(5, torch.float32, None), (64, torch.float32, torch.int8), (64, torch.float32, torch.bfloat16)]

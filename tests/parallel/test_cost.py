@@ -120,13 +120,16 @@ def test_rows_on_hosts_take_room_and_time_there():
     assert found.phases["host link"][1] == pytest.approx(8 * 96 / cluster.host_bandwidth)
 
 
-@pytest.mark.parametrize(("where", "kind", "beside"), [("device", "H100", 41), ("device", "cpu", 32), ("host", "H100", 32)])
+KEPT = [("device", "H100", 41), ("device", "cpu", 32), ("host", "H100", 32)]
+
+
+@pytest.mark.parametrize(("where", "kind", "beside"), KEPT)
 def test_a_row_of_a_dynamic_table_takes_what_its_home_keeps_beside_it(where, kind, beside):
     cluster, plan = Cluster.parse(f"1x2x{kind}"), Plan(2, (Placement("item", "row", (0, 1), where=where),))
     loads = [work(replace(TABLE, dynamic=dynamic), batch_size=5) for dynamic in (False, True)]
-    fixed, dynamic = ((found.memory[0], found.host_memory[0]) for found in (predict(plan, l, cluster) for l in loads))
-    grown = [more - less for more, less in zip(dynamic, fixed, strict=True)]
-    assert grown == ([0, 50 * beside] if where == "host" else [50 * beside, 0])
+    fixed, dynamic = (predict(plan, load, cluster) for load in loads)
+    room = [50 * beside * (where == there) for there in ("device", "host")]
+    assert [dynamic.memory[0] - fixed.memory[0], dynamic.host_memory[0] - fixed.host_memory[0]] == room
     assert memory.KEPT + memory.PLACE == 32 + cost.ON_CARD
 
 

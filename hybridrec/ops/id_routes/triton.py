@@ -60,14 +60,14 @@ def route_ids(
         row = id
     tl.store(rows + to, tl.where(outside, features.NO_ID, row), mask=mask)
     if base != of.NOT_ASKED:
-        number, holder, known = row, id % holders, mask & (outside == 0)
+        there, holder, known = row, id % holders, mask & (outside == 0)
         if policy == of.ANY:
             holder = (hashing.xxh64(id.to(tl.uint64), of.SEED) % holders.to(tl.uint64)).to(tl.int64)
             begin = tl.load(line + of.NUMBERS)
-            number = to
+            there = to
             if begin != of.EVERY:
-                number = tl.load(numbers + begin + i, mask=known, other=0)
-        key = number + tl.load(bases + base + holder, mask=known, other=0)
+                there = tl.load(numbers + begin + i, mask=known, other=0)
+        key = there + tl.load(bases + base + holder, mask=known, other=0)
         tl.store(keys + to, tl.where(outside, end, key).to(keys.dtype.element_ty), mask=mask)
 
 

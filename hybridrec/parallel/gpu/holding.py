@@ -49,7 +49,7 @@ class Holding:
         self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
 
     def now(self) -> Lying:
-        """Where its rows lie when they are looked up: those of dynamic tables have other memory when they have grown."""
+        """Where its rows lie when they are looked up: dynamic tables that have grown have other memory."""
         if self.lying.ground is not self.group.ground:
             self.lying = Lying(self)
         return self.lying

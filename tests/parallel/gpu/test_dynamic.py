@@ -32,7 +32,8 @@ def case(world: int, scheme: str | list[str], tables: list[Spec] | None = None, 
     """Dynamic tables beside a fixed one; their slots grow."""
     tables = tables or [USER, small.TABLES[2], WORD]
     schemes = [scheme] * len(tables) if isinstance(scheme, str) else scheme
-    placements = [standard.placed(spec, each, world, n) for n, (spec, each) in enumerate(zip(tables, schemes, strict=True))]
+    pairs = enumerate(zip(tables, schemes, strict=True))
+    placements = [standard.placed(spec, each, world, n) for n, (spec, each) in pairs]
     given = {"sizes": standard.sizes(world, small.SIZES), "hot": HOT, "placements": placements, **more}
     return small.case(world, None, tables=tables, **given)
 
@@ -69,7 +70,7 @@ def counted_as_on_cpus(case: Case) -> None:
     for each, wanted in zip(found, there, strict=True):
         for name, counters in wanted["counters"].items():
             assert {key: each["counters"][name][key] for key in counters} == counters
-            assert each["told"][name]["rows"] == wanted["told"][name]["rows"] == sum(len(e["final"][name]["ids"]) for e in found)
+            assert each["told"][name]["rows"] == sum(len(one["final"][name]["ids"]) for one in found)
 
 
 def test_more_new_ids_than_there_is_room_for_are_told_to_all_and_no_row_is_lost() -> None:
@@ -114,7 +115,7 @@ def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(evict
 def test_rows_that_a_collection_has_already_are_those_of_rank_0(scheme: str) -> None:
     found = pool(2).run(f"{JOBS}:divided", scheme=scheme)
     whole = found[0]["before"]
-    parts = [(id, row) for each in found for id, row in zip(each["after"]["ids"].tolist(), each["after"]["rows"], strict=True)]
+    parts = [pair for each in found for pair in zip(each["after"]["ids"].tolist(), each["after"]["rows"], strict=True)]
     rows = dict(parts)
     assert len(parts) == len(rows), "no id is on two ranks"
     assert sorted(rows) == whole["ids"].tolist()
