@@ -16,18 +16,20 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-FIXED = {"tables": {"*": {"rows": 64, "out_of_range": "zero"}}}  # dynamic tables are on the CPU
-CASES: list[tuple[int, dict[str, Any]]] = [
-    (2, {}),
-    (3, {"weighted": True, "accumulate": 2, "clip_norm": 0.5}),
-    (2, {"kind": "twotower", "metrics": ["auc"]}),
+FIXED = {"tables": {"*": {"rows": 64, "out_of_range": "zero"}}}
+DYNAMIC: dict[str, Any] = {}  # as a model's tables are by themselves
+CASES: list[tuple[int, dict[str, Any], dict[str, Any]]] = [
+    (2, FIXED, {}),
+    (2, DYNAMIC, {}),
+    (3, FIXED, {"weighted": True, "accumulate": 2, "clip_norm": 0.5}),
+    (2, FIXED, {"kind": "twotower", "metrics": ["auc"]}),
 ]
 
 
-@pytest.mark.parametrize(("world", "options"), CASES, ids=str)
-def test_many_ranks_on_a_gpu_train_validate_and_predict_as_one_process_does(world, options):
-    alone = ranked.fitted(made=FIXED, **options)
-    found = pool(world).run("tests.train.ranked:fitted", made={**FIXED, "device": "cuda"}, **options)
+@pytest.mark.parametrize(("world", "made", "options"), CASES, ids=str)
+def test_many_ranks_on_a_gpu_train_validate_and_predict_as_one_process_does(world, made, options):
+    alone = ranked.fitted(made=made, **options)
+    found = pool(world).run("tests.train.ranked:fitted", made={**made, "device": "cuda"}, **options)
     for each in found:
         for part in ("weights", "scores", "evaluated", "rows"):
             assert_close(each[part], alone[part], 1e-3)

@@ -249,7 +249,7 @@ class DeviceAnswers:
 
     def _without_padding(self, ids: Tensor) -> Tensor:
         """Ids whose rows take no gradient lead to no row."""
-        made, first, units = ids.clone(), len(self.of.bags), len(self.of.asked)
+        made, first, units = ids.clone(), len(self.of.bags), len(self.of.widths)
         for rank in range(len(self.batches)):
             for n, row in self.of.padding.items():
                 at = first + rank * units + n

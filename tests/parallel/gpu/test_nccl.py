@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 from tests.gpu import INTERPRETED
 from tests.parallel.equality import compare
 from tests.parallel.gpu import small
+from tests.parallel.gpu.test_dynamic import case as dynamic
 from tests.parallel.gpu.test_tiers import case as tiered
 from tests.parallel.jobs.training import run, sharded, train_alone
 
@@ -47,6 +48,12 @@ def test_one_rank_with_nccl_equals_one_process(joined: None, scheme: str, more: 
 @pytest.mark.parametrize("scheme", ["row", "replicated"])
 def test_rows_in_two_tiers_come_when_their_ids_have_come_by_nccl(joined: None, scheme: str) -> None:
     case = tiered(1, scheme, ahead=True, optimizer="Adagrad", options={"lr": 0.1})
+    compare(case, [run(case, sharded(case), [0])], train_alone(case))
+
+
+@pytest.mark.parametrize("scheme", ["row", "table"])
+def test_ids_of_dynamic_tables_come_by_nccl(joined: None, scheme: str) -> None:
+    case = dynamic(1, scheme, ahead=True, optimizer="Adagrad", options={"lr": 0.1})
     compare(case, [run(case, sharded(case), [0])], train_alone(case))
 
 
