@@ -47,10 +47,8 @@ def test_dynamic_tables_of_both_schemes_with_ids_that_go_ahead_equal_one_process
     check(case(2, schemes, ahead=True, optimizer="Adagrad", options={"lr": 0.1}))
 
 
-def test_what_ranks_count_is_what_one_process_and_ranks_on_cpus_count() -> None:
-    made = case(2, "row", users(admission=["min_count", 2], eviction="lfu"), habit="trains without gradient")
-    counted_as_alone(made)
-    counted_as_on_cpus(made)
+def test_what_each_rank_counts_is_what_it_counts_on_a_cpu() -> None:
+    counted_as_on_cpus(case(2, "row", users(admission=["min_count", 2], eviction="lfu")))
 
 
 def counted_as_alone(case: Case) -> None:
@@ -104,14 +102,14 @@ def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str) -> None:
 
 @pytest.mark.parametrize("eviction", ["lru", pytest.param("lfu", marks=pytest.mark.slow)])
 def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
-    found = pool(2).run(f"{JOBS}:crowded", capacity=40, eviction=eviction)
-    assert all(each["owned"] and each["finite"] and each["slots"] <= 20 for each in found)
-    assert 30 <= sum(each["count"] for each in found) <= 40
+    found = pool(2).run(f"{JOBS}:crowded", capacity=30, eviction=eviction)
+    assert all(each["owned"] and each["finite"] and each["slots"] <= 15 for each in found)
+    assert 24 <= sum(each["count"] for each in found) <= 30
     assert sum(each["evicted"] for each in found) > 0
     assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())
 
 
-@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", ["row", "table"])
 def test_rows_that_a_collection_has_already_are_those_of_rank_0(scheme: str) -> None:
     found = pool(2).run(f"{JOBS}:divided", scheme=scheme)
     whole = found[0]["before"]
@@ -125,16 +123,20 @@ def test_rows_that_a_collection_has_already_are_those_of_rank_0(scheme: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("scheme", ["table", "row"])
-def test_every_scheme_of_dynamic_tables_equals_one_process(scheme: str, world: int) -> None:
+@pytest.mark.parametrize(("world", "scheme"), [(1, "row"), (3, "table"), (3, "row")])
+def test_every_scheme_of_dynamic_tables_equals_one_process(world: int, scheme: str) -> None:
     check(case(world, scheme))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["table", "row"])
 @pytest.mark.parametrize(
-    "policy", [{"eviction": "lfu"}, {"admission": ["probability", 0.5]}, {"admission": ["min_count", 3]}], ids=str
+    ("scheme", "policy"),
+    [
+        ("table", {"eviction": "lfu"}),
+        ("table", {"admission": ["probability", 0.5]}),
+        ("row", {"admission": ["probability", 0.5]}),
+    ],
+    ids=str,
 )
 def test_ids_are_let_in_and_counted_as_on_cpus_whatever_the_policy(scheme: str, policy: Spec) -> None:
     made = case(2, scheme, users(**policy), habit="trains without gradient")
@@ -149,11 +151,8 @@ def test_ids_are_let_in_and_counted_as_on_cpus_whatever_the_policy(scheme: str, 
         pytest.param({"lookups": 2, "clip": 0.5, "ahead": True}, id="two lookups and the norm over all"),
         pytest.param({"sizes": [[[3, 1], [2, 2]]] * 2, "ahead": True}, id="gradients of several batches"),
         pytest.param({"sizes": [[[0, 4]], [[0, 1]]]}, id="a rank without rows"),
-        pytest.param({"idless": [1]}, id="a rank without ids"),
         pytest.param({"habit": "looks again", "ahead": True}, id="a lookup between forward and backward"),
-        pytest.param({"habit": "trains without gradient"}, id="a lookup in training without a gradient"),
         pytest.param({"habit": "forgets"}, id="a lookup whose output is not used"),
-        pytest.param({"collections": [["user"], ["item", "word"]], "ahead": True}, id="two collections"),
     ],
 )
 def test_whatever_a_step_has_it_has_with_dynamic_tables(more: dict[str, Any]) -> None:
@@ -166,8 +165,7 @@ def test_dynamic_tables_and_tables_in_two_tiers_are_looked_up_together() -> None
     check(case(2, "row", [USER, tiered, WORD], ahead=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["table", "row"])
+@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
 def test_half_rows_of_dynamic_tables_are_equal_bit_for_bit_where_sums_are_exact(scheme: str) -> None:
     made = case(2, scheme, users(dtype="bfloat16", dim=17), sizes=[[[4, 4]]] * 2, weighted=True)
     found, expected = pool(2).run("tests.parallel.jobs.exact:train", case=made.to_json()), exact.train_alone(made)

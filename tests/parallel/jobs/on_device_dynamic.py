@@ -68,7 +68,7 @@ def crowded(capacity: int, eviction: str) -> dict[str, Any]:
     model = collection("row", capacity, eviction=eviction)
     rows = hr.optim.Adagrad(model, lr=0.1)
     generator, finite = torch.Generator().manual_seed(rank_here()), True
-    blocks = [torch.randint(-(2**62), 2**62, (4, 2), generator=generator).tolist() for _ in range(6)]
+    blocks = [torch.randint(-(2**62), 2**62, (4, 2), generator=generator).tolist() for _ in range(4)]
     coming = [block_of(ids) for ids in blocks]
     for number, block in enumerate(coming):
         for each in coming[number : number + 2] if number == 0 else coming[number + 1 : number + 2]:
