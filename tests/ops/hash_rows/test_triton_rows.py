@@ -16,7 +16,7 @@ from hybridrec.embedding.hash_store import HashStore, policy_of
 from hybridrec.embedding.store import WHOLE
 from hybridrec.ops.hash_index import reference
 from hybridrec.ops.hash_index.spans import Spans, of_counts
-from hybridrec.ops.hash_rows import triton_wanted
+from hybridrec.ops.hash_rows import triton_rows, triton_wanted
 from hybridrec.ops.hash_rows.lines import of
 from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
 from hybridrec.types.id_block import NO_ID
@@ -190,7 +190,11 @@ def test_rows_keep_their_slots_when_their_table_grows() -> None:
     assert int(rows.lacking) == 0
 
 
-def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands() -> None:
+@pytest.mark.parametrize("few", [triton_rows.FEW, 0])
+def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_rows, "FEW", few)
     rows, spans = HashRows.empty([Policy(400)], DEVICE), of_counts([300, 30], [0, 0], DEVICE, ids=512)
     slots = rows.prepare(there(list(range(330))), spans, evict=False).tolist()
     assert slots == list(range(330))
