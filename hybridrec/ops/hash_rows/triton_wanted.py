@@ -384,7 +384,7 @@ def bear(
         if lost > 0:
             tl.atomic_add(lacking, lost, sem="relaxed")
         if BEGIN:
-            begin_rows(homes, table, id, slot, 1)
+            begin_rows(homes, table, id, slot, 2)
 
 
 @triton.jit
