@@ -101,8 +101,8 @@ def _any_missing(missed, N: tl.constexpr):
 @triton.jit
 def _missing(rows, at, mask):
     """What stands for the slots of ids until they get one, and which of them are to get one."""
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    return row, (row < 0) & (row != feature.NO_ID)
+    row = tl.load(rows + at, mask=mask, other=of.NO_ID)
+    return row, (row < 0) & (row != of.NO_ID)
 
 
 @triton.jit
@@ -372,7 +372,7 @@ def bear(
                 counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
                 tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
             tl.store(times + place, _whole(place, 0), mask=first)
-        slot = tl.where(begins, slot, feature.NO_ID)
+        slot = tl.where(begins, slot, of.NO_ID)
         tl.store(rows + at, slot, mask=first)
         _refuse(to, tl.sum((first & (slot < 0)).to(tl.int64)))
         if tl.load(to + of.FAULT) == 0:
@@ -405,7 +405,7 @@ def fill_in(
         _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
         _row, wanted = _missing(rows, at, mask)
         begin = tl.load(places + at, mask=wanted, other=0)
-        slot = tl.load(rows + begin, mask=wanted, other=feature.NO_ID)
+        slot = tl.load(rows + begin, mask=wanted, other=of.NO_ID)
         tl.store(rows + at, slot, mask=wanted)
         _refuse(standing + table * of.STANDING, tl.sum((wanted & (slot < 0)).to(tl.int64)))
 
