@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection, Table
-from hybridrec.train import feed, late_loss
+from hybridrec.train import feed
+from hybridrec.train.late_loss import steps_ahead
 from hybridrec.types import Batch
 
 NUMBER = torch.float32.itemsize
-BATCHES = feed.AHEAD + 1 + 1 + late_loss.AHEAD + 1  # waiting, on its way, in the step, with a late loss, of the graph
-SLOTS = 3  # int64 in place of ids: of the batch to come, of this one, and what a graph reads
+BATCHES = feed.AHEAD + 1 + 1 + 1  # that wait, on its way, in the step, of the graph; beside those of late losses
+SLOTS = 2  # int64 in place of ids: of the batch to come, and what a graph reads
 VECTORS = 3  # themselves, their gradient, and another one, where parts of a model add theirs
 LISTED = 63  # bytes of an id while gradients are grouped by row: lists, and what makes them
 SHARED = 28  # more where bags are divided by their size, or ids have weights
@@ -70,11 +71,12 @@ class StepMemory:
 def step_memory(model: nn.Module, batch: Batch, device: torch.device, accumulate: int = 1) -> StepMemory:
     """What steps on batches like this one take on a card that has the layers of the model and some of its tables."""
     ids, parts = batch.ids.values.nbytes, [part for part in _collections(model) if part.device == device]
+    batches = BATCHES + accumulate - 1 + steps_ahead(ids)
     looked = [list(_looked(part, batch)) for part in parts]
     weighted = batch.ids.weights is not None
     return StepMemory(
         rows=len(batch),
-        batches=(BATCHES + accumulate - 1) * _bytes(batch) + SLOTS * ids,
+        batches=batches * _bytes(batch) + SLOTS * ids,
         vectors=accumulate * sum(_vectors(each, len(batch)) for each in looked),
         grouping=accumulate * sum(_grouping(each, weighted) for each in looked),
         layers=_layers(model, device, len(batch)),

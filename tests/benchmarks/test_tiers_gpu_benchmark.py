@@ -188,7 +188,7 @@ def test_a_row_that_changed_without_a_batch_is_no_right_answer(modules: dict[str
         steps.check()
 
 
-@pytest.mark.parametrize(("batch", "gib"), [(32_768, 16.6), (65_536, 33.1)])
+@pytest.mark.parametrize(("batch", "gib"), [(32_768, 15.0), (65_536, 30.0)])
 def test_a_trainer_is_shown_batches_like_those_of_the_steps(
     modules: dict[str, ModuleType], batch: int, gib: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,9 @@ from torch import nn
 
 import hybridrec as hr
 from hybridrec.embedding import collection
+from hybridrec.train import late_loss
 from hybridrec.train import step_memory as of
+from hybridrec.train.late_loss import AHEAD
 from hybridrec.train.step_memory import step_memory
 from hybridrec.types import Batch, IdBlock
 
@@ -43,11 +45,18 @@ def test_the_parts_are_those_of_the_batch_the_features_and_the_weights():
     found = step_memory(model_of(ITEM, DAY), batch, CARD)
     ids = 8 * 6 * ROWS  # of all features: the batch comes as it is
     whole = ids + batch.ids.offsets.nbytes + 4 * 4 * ROWS
-    assert found.batches == of.BATCHES * whole + of.SLOTS * ids
+    assert found.batches == (of.BATCHES + AHEAD) * whole + of.SLOTS * ids
     assert found.vectors == of.VECTORS * 4 * ROWS * (16 + 8)
     assert found.grouping == of.LISTED * 4 * ROWS + int(of.CHUNKS * 4 * 16 * 3 * ROWS)
     assert found.layers == of.KEPT * 4 * ROWS * (20 + 5) + of.PER_WEIGHT * 4 * 20 * 5
     assert found.total == found.batches + found.vectors + found.grouping + found.layers
+
+
+def test_of_large_batches_fewer_are_there_at_a_time(monkeypatch):
+    usual = step_memory(model_of(ITEM, DAY), batch_of(), CARD).batches
+    monkeypatch.setattr(late_loss, "LARGE", 1)
+    ids, each = 8 * 6 * ROWS, (usual - of.SLOTS * 8 * 6 * ROWS) // (of.BATCHES + AHEAD)
+    assert step_memory(model_of(ITEM, DAY), batch_of(), CARD).batches == (of.BATCHES + 1) * each + of.SLOTS * ids
 
 
 def test_accumulated_batches_are_all_there_at_a_time():
