@@ -190,6 +190,7 @@ def pools() -> set[Any]:
 
 
 def test_a_capture_that_fails_gives_its_memory_back_and_training_goes_on(monkeypatch):
+    trained("dlrm", "cuda", OPTIONS)  # from here on libraries have the workspaces that they keep for captures
     ds = dataset(rows=640)
     eager, trainer = (Trainer(model_of("dlrm", ds, "cuda"), options=each) for each in (EAGER, OPTIONS))
     batches = [trainer.learner.place(batch.clone()) for batch in ds]
