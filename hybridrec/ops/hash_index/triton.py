@@ -245,9 +245,13 @@ def buckets_for(rows: int, load: float = LOAD) -> int:
 
 def empty(buckets: int, device: torch.device) -> Tensor:
     """An index without entries, int32 [buckets, 32]."""
-    made = torch.zeros(buckets, of.WORDS, dtype=torch.int32, device=device)
-    made[:, of.SLOTS : of.TAKEN] = of.FREE
-    return made
+    return clear(torch.empty(buckets, of.WORDS, dtype=torch.int32, device=device))
+
+
+def clear(index: Tensor) -> Tensor:
+    """The same index without its entries."""
+    index.zero_()[:, of.SLOTS : of.TAKEN] = of.FREE
+    return index
 
 
 def index_lines(indexes: Sequence[Tensor | None]) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from hybridrec.ops.hash_index.spans import Spans, of_counts
 from hybridrec.ops.hash_rows import triton_lowest as lowest
 from hybridrec.ops.hash_rows import triton_wanted as wanted
 from hybridrec.ops.hash_rows.lines import COUNTERS, KINDS, of
+from hybridrec.ops.reserved import Column, grow_all
 
 FOREVER = 2**33  # more steps than there are
 LOOKED, JUDGED, SCANNED, EVICTED = of.LOOKED, 256, 1024, 64  # ids or rows of a program
@@ -36,31 +37,66 @@ class Policy:
 class TableSlots:
     """The slots of one table: what each of them holds, which are free, and the index that leads to them.
 
-    There are as many as the table may hold, or fewer, which grow; `standing` int64 [STANDING] is what is counted.
+    There are as many as the table may hold, or fewer, which grow where they lie, up to `reach`; `standing` int64
+    [STANDING] is what is counted.
     """
 
-    def __init__(self, policy: Policy, device: torch.device, slots: int | None = None) -> None:
+    def __init__(
+        self, policy: Policy, device: torch.device, slots: int | None = None, reach: int | None = None
+    ) -> None:
         self.policy, self.device = policy, device
         self.standing = torch.zeros(of.STANDING, dtype=torch.int64, device=device)
         self.limit = 0xFFFF if policy.min_count > 0xFF else 0xFF
         most = policy.capacity
         width = min(max(1 << 12, 1 << (most - 1).bit_length()), 1 << 24) if policy.min_count > 1 else 0
         self.sketch = torch.zeros(4 * width, dtype=torch.int32, device=device)
-        self._make(most if slots is None else min(slots, most))
+        kinds = {"ids": torch.int64, "touched": torch.int32, "free": torch.int32}
+        kinds |= {"counts": torch.int32} if policy.eviction == "lfu" else {}
+        reach = most if reach is None else reach
+        self._columns = {name: Column(reach, (), dtype, device) for name, dtype in kinds.items()}
+        self.slots = 0  # those that have memory
+        self.index = hash_index.empty(0, device)
+        self.grow(most if slots is None else min(slots, most))
 
-    def _make(self, slots: int) -> None:
-        """Memory for so many slots that no row has; where there is too little, that of before is kept."""
+    def grow(self, slots: int, beside: Sequence[Column] = ()) -> Tensor:
+        """Memory for so many slots, here and in other columns; returns the index of before, for who moves its entries.
+
+        Where there is too little, nothing has changed.
+        """
         index = hash_index.empty(hash_index.buckets_for(slots), self.device)
-        ids = torch.zeros(slots, dtype=torch.int64, device=self.device)
-        touched = torch.full((slots,), -1, dtype=torch.int32, device=self.device)
-        counts = torch.zeros(slots * (self.policy.eviction == "lfu"), dtype=torch.int32, device=self.device)
-        free = torch.arange(slots - 1, -1, -1, dtype=torch.int32, device=self.device)  # the lowest is given first
-        self.index, self.ids, self.touched, self.counts, self.free = index, ids, touched, counts, free
+        grow_all([*self._columns.values(), *beside], slots)
+        was, self.slots, before, self.index = self.slots, slots, self.index, index
+        self._forget(was)
+        return before
+
+    def _forget(self, first: int) -> None:
+        """No row has the slots from the first on."""
+        self.ids[first:] = 0
+        self.touched[first:] = -1
+        self.counts[first:] = 0
+        torch.arange(first, self.slots, out=self.free[first:])  # the lowest is given first
 
     @property
-    def slots(self) -> int:
-        """Those that have memory."""
-        return len(self.ids)
+    def ids(self) -> Tensor:
+        return self._columns["ids"].tensor
+
+    @property
+    def touched(self) -> Tensor:
+        return self._columns["touched"].tensor
+
+    @property
+    def free(self) -> Tensor:
+        return self._columns["free"].tensor
+
+    @property
+    def counts(self) -> Tensor:
+        return self._columns["counts"].tensor if "counts" in self._columns else self.touched[:0]
+
+    def bytes(self) -> tuple[int, int, int]:
+        """What keys, index and scores take."""
+        sizes = {name: column.nbytes for name, column in self._columns.items()}
+        scores = sizes["touched"] + sizes.get("counts", 0)
+        return sizes["ids"], self.index.nbytes + sizes["free"], scores
 
     def line(self) -> list[int]:
         """What kernels know of it."""
@@ -95,7 +131,8 @@ class TableSlots:
 
     def clear(self) -> None:
         """Forget all ids, and what the sketch has counted; clock and counters stay."""
-        self._make(self.slots)
+        hash_index.clear(self.index)
+        self._forget(0)
         self.sketch.zero_()
         self.standing[of.SIZE] = 0
 
@@ -135,7 +172,7 @@ class HashRows:
         return made
 
     def moved(self) -> None:
-        """Tables have got other memory: tell the kernels, in what was launched until now and is read after it."""
+        """Tables have got more memory: tell the kernels, in what was launched until now and is read after it."""
         found = [self.tables.get(number) for number in range(self.count)]
         indexes = hash_index.index_lines([None if table is None else table.index for table in found])
         lines = [[0] * of.LENGTH if table is None else table.line() for table in found]
@@ -143,15 +180,15 @@ class HashRows:
             sent = torch.tensor(numbers, dtype=torch.int64, pin_memory=there.is_cuda)
             there.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
 
-    def grow(self, table: int, slots: int) -> None:
-        """Memory for more rows of a table, which keep their slots; nobody waits for the device. Call `moved` after."""
-        old = self.tables[table]
-        count, was = old.slots, (old.index, old.ids, old.touched, old.counts, old.free)
-        old._make(slots)
-        hash_index.rehash(was[0], old.index, self.lacking)
-        for before, now in zip(was[1:4], (old.ids, old.touched, old.counts), strict=True):
-            now[: len(before)] = before
-        old.free[slots - count :] = was[4]  # given before the new ones; how many of them are free stands elsewhere
+    def grow(self, table: int, slots: int, beside: Sequence[Column] = ()) -> None:
+        """Memory for more rows of a table, and in columns that hold more of them; nobody waits for the device.
+
+        Nothing that is there moves, but for the index. Where there is too little, nothing has changed.
+        """
+        grown = self.tables[table]
+        before = grown.grow(slots, beside)
+        hash_index.rehash(before, grown.index, self.lacking)
+        self.moved()
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
         """The slots int64 [N] of ids, NO_ID where there is no row; nothing changes."""
@@ -265,8 +302,8 @@ class HashRows:
         hash_index.erase(ids, slots, self.one(table, len(ids)), self.indexes)
         here, standing = self.tables[table], self.standing[table]
         here.touched[found] = -1
-        free = here.slots - int(standing[of.SIZE])
-        here.free[free : free + len(found)] = found.int()
+        size = int(standing[of.SIZE])
+        here.free[size - len(found) : size] = found.flip(0).int()  # the last is given first
         standing[of.SIZE] -= len(found)
 
     def unaged(self, table: int, ids: Tensor) -> Tensor:

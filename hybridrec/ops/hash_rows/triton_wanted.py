@@ -321,9 +321,8 @@ def bear(
         rank = tl.load(before + tl.program_id(0)) - begin + tl.cumsum(comes.to(tl.int32), 0) - 1
         rank = rank.to(tl.int64) + tl.load(ranks + number)
         comes = comes & (rank < tl.load(to + of.ALLOWED))
-        free = tl.load(line + of.SLOTS) - tl.load(to + of.SIZE) + tl.load(to + of.GONE)
-        slots = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32))
-        slot = tl.load(slots + (free - 1 - rank), mask=comes, other=0)
+        free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + (tl.load(to + of.SIZE) - tl.load(to + of.GONE))
+        slot = tl.load(free + rank, mask=comes, other=0)
         id = tl.load(values + at, mask=mark > 0, other=0)
         left = index_kernels.put(index, buckets, id, slot, comes)
         lost = tl.sum(left.to(tl.int32))

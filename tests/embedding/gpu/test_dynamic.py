@@ -104,7 +104,8 @@ def test_training_is_that_of_fixed_tables_bit_for_bit_while_memory_grows(kind: s
         assert len(found.ids) > 2
         assert torch.equal(found.rows, wanted.rows)
         assert all(torch.equal(found.state[part], wanted.state[part]) for part in wanted.state)
-    assert not dynamic.group.ground.places.any()  # pyright: ignore
+    ground = dynamic.group.ground  # pyright: ignore
+    assert not any(places.any() for places in (ground.places, *(each.tensor for each in ground.growing.values())))
 
 
 POLICIES = [(LRU(), MinCount(2)), (TTL(1), None), (LFU(), None), (None, None)]
