@@ -1,12 +1,16 @@
 """Addresses of a card that get memory as it is needed, by the virtual memory calls of the CUDA driver.
 
-Memory of them is not torch's: `torch.cuda.memory_allocated` does not count it, `torch.cuda.mem_get_info` does.
+Memory of them is not torch's: `torch.cuda.memory_allocated` does not count it, `torch.cuda.mem_get_info` does. The
+calls do not wait for the device: some 0.3 ms for 64 MiB or 1 GiB on an H200. A card translates addresses of large pages
+fastest, so pieces of memory lie at multiples of their own size; over some that did not, a gather of rows from 16 GiB
+took 3.3 ms, and 2.5 from memory of torch.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Iterator
 from ctypes import c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
 from functools import cache
 from typing import Any
@@ -14,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGE = 1 << 30  # bytes: no piece needs to be larger, nor addresses to begin at multiples of more
+PARTS = 8  # of what is there, one may be there in vain
 LACKING = 2  # CUDA_ERROR_OUT_OF_MEMORY
 PINNED, DEVICE, READ_AND_WRITE = 1, 1, 3  # of allocations, of locations, of access
 
@@ -44,21 +50,33 @@ class CardPages:
     def __init__(self, most: int, device: torch.device) -> None:
         self._device, self._unit, self.extent = device, unit_of(device), 0
         self.size, found = -(-most // self._unit) * self._unit, c_uint64()
-        zero = c_uint64(0)
-        _call("cuMemAddressReserve", ctypes.byref(found), c_size_t(self.size), c_size_t(0), zero, zero)
+        begin = c_size_t(min(LARGE, _power(self.size)))
+        _call("cuMemAddressReserve", ctypes.byref(found), c_size_t(self.size), begin, c_uint64(0), c_uint64(0))
         self.address = found.value
         self._mapped = [0]  # the extent, where it can be read when this is gone
         weakref.finalize(self, _give_back, self.address, self.size, self._mapped, device).atexit = False
 
     def grow(self, size: int) -> None:
-        extent = -(-size // self._unit) * self._unit
-        if extent > self.extent:
+        if size <= self.extent:
+            return
+        try:
+            self._grow(min(self.size, rounded(size, self._unit)))
+        except torch.OutOfMemoryError:
+            self._grow(-(-size // self._unit) * self._unit)  # with pieces as small as need be
+
+    def _grow(self, extent: int) -> None:
+        before = self.extent
+        try:
             with torch.cuda.device(self._device):
-                self._map(extent - self.extent)
-            self.extent = self._mapped[0] = extent
+                for size in pieces(before, extent):
+                    self._map(size)
+                    self.extent = self._mapped[0] = self.extent + size
+        except BaseException:
+            self.shrink(before)
+            raise
 
     def _map(self, size: int) -> None:
-        """Memory for more bytes behind those that have some."""
+        """A piece of memory behind those that are there."""
         handle, made = c_uint64(), _properties(self._device)
         _created(handle, size, made)
         address, length = c_uint64(self.address + self.extent), c_size_t(size)
@@ -92,6 +110,34 @@ class _Bytes:
             **{"shape": (size,), "typestr": "|u1", "data": (pages.address, False)},
             **{"strides": None, "version": 3},
         }
+
+
+def pieces(first: int, last: int) -> Iterator[int]:
+    """The sizes of pieces from one place to another: powers of two, each at a multiple of itself, as large as can be.
+
+    >>> list(pieces(0, 5)), list(pieces(5, 16)), list(pieces(16, 32))
+    ([4, 1], [1, 2, 8], [16])
+    """
+    while first < last:
+        size = _power(last - first + 1) // 2
+        size = min(size, first & -first) if first else size
+        yield size
+        first += size
+
+
+def rounded(size: int, unit: int) -> int:
+    """How much to have where so many bytes are needed: up to an eighth more, so that pieces are few and large.
+
+    >>> [rounded(size, unit=2) for size in (1, 16, 33, 65, 1000)]
+    [2, 16, 36, 72, 1024]
+    """
+    step = min(LARGE, max(unit, _power(size) // 2 // PARTS))
+    return -(-size // step) * step
+
+
+def _power(size: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << (size - 1).bit_length()
 
 
 def _created(handle: c_uint64, size: int, made: Properties) -> None:
