@@ -316,6 +316,7 @@ class DeviceHashStore(DeviceStore):
         self.asked += held.most
         try:
             self.make_room(held.most)
+            self.rows.finish(0)  # nothing is there that could move
             first = 0
             for part in held.chunks():
                 first = self._append(first, part, held.clock)

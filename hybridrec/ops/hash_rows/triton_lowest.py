@@ -172,7 +172,6 @@ def evict(tables, lines, standing, N: tl.constexpr):
     table = tl.program_id(1)
     line, to = lines + table * of.LENGTH, standing + table * of.STANDING
     gone = tl.load(to + of.GONE)
-    index, buckets = index_kernels.index_of(tables, table)
     listed = tl.load(to + of.SIZE) - gone
     for first in range(tl.program_id(0) * N, gone.to(tl.int32), tl.num_programs(0) * N):
         i = first + tl.arange(0, N)
@@ -186,5 +185,5 @@ def evict(tables, lines, standing, N: tl.constexpr):
         tl.atomic_add(to + of.EXPIRED, expired, sem="relaxed")
         tl.atomic_add(to + of.EVICTED, all - expired, sem="relaxed")
         tl.debug_barrier()  # no thread may load again what another has cleared
-        index_kernels.remove(index, buckets, id, slot, goes)
+        index_kernels.remove_both(tables, table, id, slot, goes)
         tl.store(places, tl.full(slot.shape, -1, tl.int32), mask=goes)  # UNSEEN

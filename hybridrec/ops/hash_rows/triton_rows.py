@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from hybridrec.ops.reserved import Column, grow_all
 FOREVER = 2**33  # more steps than there are
 LOOKED, JUDGED, SCANNED, EVICTED = of.LOOKED, 256, 1024, 64  # ids or rows of a program
 SCANS = 528  # programs that go over the records of a table
+SLICE = 1 << 16  # buckets whose entries a training lookup moves to a larger index: half a million, some 0.2 ms
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,32 @@ class TableSlots:
         kinds |= {"counts": torch.int32} if policy.eviction == "lfu" else {}
         reach = most if reach is None else reach
         self._columns = {name: Column(reach, (), dtype, device) for name, dtype in kinds.items()}
-        self.slots = 0  # those that have memory
-        self.index = hash_index.empty(0, device)
+        self.slots = self.room = 0  # those that have memory, and the rows that the index is made for
+        self.moving: Tensor | None = None  # the index that entries are moving from
+        self.done = 0  # buckets of it from which they have
         self.grow(most if slots is None else min(slots, most))
 
-    def grow(self, slots: int, beside: Sequence[Column] = ()) -> Tensor:
-        """Memory for so many slots, here and in other columns; returns the index of before, for who moves its entries.
+    def grow(self, slots: int, beside: Sequence[Column] = ()) -> None:
+        """Memory for so many slots, here and in other columns; where there is too little, nothing has changed.
 
-        Where there is too little, nothing has changed.
+        Who needs a larger index has moved all entries to the one that is there. They begin to move to the new one.
         """
-        index = hash_index.empty(hash_index.buckets_for(slots), self.device)
+        made = self._larger(slots) if slots > self.room else None
         grow_all([*self._columns.values(), *beside], slots)
-        was, self.slots, before, self.index = self.slots, slots, self.index, index
+        if made is not None:
+            assert self.moving is None, "entries move from one index at a time"
+            self.moving, self.done = (self.index if self.room else None), 0
+            self.index, self.room = made
+        was, self.slots = self.slots, slots
         self._forget(was)
-        return before
+
+    def _larger(self, slots: int) -> tuple[Tensor, int]:
+        """An index for so many rows, or for half as many again as the last one, so that entries move seldom."""
+        room = min(self.policy.capacity, max(slots, self.room * 3 // 2))
+        try:
+            return hash_index.empty(hash_index.buckets_for(room), self.device), room
+        except torch.OutOfMemoryError:
+            return hash_index.empty(hash_index.buckets_for(slots), self.device), slots
 
     def _forget(self, first: int) -> None:
         """No row has the slots from the first on."""
@@ -96,7 +109,8 @@ class TableSlots:
         """What keys, index and scores take."""
         sizes = {name: column.nbytes for name, column in self._columns.items()}
         scores = sizes["touched"] + sizes.get("counts", 0)
-        return sizes["ids"], self.index.nbytes + sizes["free"], scores
+        index = self.index.nbytes + (0 if self.moving is None else self.moving.nbytes)
+        return sizes["ids"], index + sizes["free"], scores
 
     def line(self) -> list[int]:
         """What kernels know of it."""
@@ -132,6 +146,7 @@ class TableSlots:
     def clear(self) -> None:
         """Forget all ids, and what the sketch has counted; clock and counters stay."""
         hash_index.clear(self.index)
+        self.moving = None
         self._forget(0)
         self.sketch.zero_()
         self.standing[of.SIZE] = 0
@@ -172,9 +187,10 @@ class HashRows:
         return made
 
     def moved(self) -> None:
-        """Tables have got more memory: tell the kernels, in what was launched until now and is read after it."""
+        """Tables have more memory, or another index: kernels know it that are launched from now on."""
         found = [self.tables.get(number) for number in range(self.count)]
-        indexes = hash_index.index_lines([None if table is None else table.index for table in found])
+        pairs = [(None, None) if table is None else (table.index, table.moving) for table in found]
+        indexes = [hash_index.index_line(*pair) for pair in pairs]
         lines = [[0] * of.LENGTH if table is None else table.line() for table in found]
         for numbers, there in ((indexes, self.indexes), (lines, self.lines)):
             sent = torch.tensor(numbers, dtype=torch.int64, pin_memory=there.is_cuda)
@@ -183,12 +199,45 @@ class HashRows:
     def grow(self, table: int, slots: int, beside: Sequence[Column] = ()) -> None:
         """Memory for more rows of a table, and in columns that hold more of them; nobody waits for the device.
 
-        Nothing that is there moves, but for the index. Where there is too little, nothing has changed.
+        Nothing that is there moves, but for entries of the index, in slices, at the training lookups that follow. Where
+        there is too little, nothing has changed.
         """
         grown = self.tables[table]
-        before = grown.grow(slots, beside)
-        hash_index.rehash(before, grown.index, self.lacking)
+        if slots > grown.room:
+            self.finish(table)
+        grown.grow(slots, beside)
         self.moved()
+
+    def finish(self, table: int) -> None:
+        """Move all entries that have not moved yet to the index of a table."""
+        here = self.tables[table]
+        if here.moving is not None:
+            self._move(here, len(here.moving))
+            self.moved()
+
+    def _move_on(self) -> None:
+        """Move the next slice, of whatever tables have entries that have not moved."""
+        moving, left = list(self._moving()), SLICE
+        for table in moving:
+            left -= self._move(table, left)
+        if any(table.moving is None for table in moving):
+            self.moved()
+
+    def _moving(self) -> Iterator[TableSlots]:
+        return (table for table in self.tables.values() if table.moving is not None)
+
+    def _move(self, table: TableSlots, most: int) -> int:
+        """Move the entries of so many buckets; how many that were. Call `moved` when they were the last."""
+        old, first = table.moving, table.done
+        assert old is not None, "entries are moving"
+        table.done = min(len(old), first + most)
+        if table.done > first:
+            hash_index.rehash(old, table.index, self.lacking, first, table.done)
+        if table.done == len(old):
+            table.moving = None
+            if old.is_cuda:
+                old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
+        return table.done - first
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
         """The slots int64 [N] of ids, NO_ID where there is no row; nothing changes."""
@@ -208,6 +257,7 @@ class HashRows:
         rows = torch.empty_like(values)
         if not spans.programs:
             return rows
+        self._move_on()
         noted = self._note(values, spans)
         self._look_up(values, spans, rows, noted.found, noted.missed, train=True)
         if not force:
@@ -232,9 +282,8 @@ class HashRows:
 
     def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, found: Tensor, missed: Tensor, train: bool) -> None:
         of_tables = self.indexes, self.lines, self.standing
-        wanted.look_up[spans.grid(LOOKED)](
-            values, *spans[:2], *of_tables, rows, found, missed, TRAIN=train, **spans.kind(LOOKED)
-        )
+        kind = {"TRAIN": train, "MOVING": any(self._moving()), **spans.kind(LOOKED)}
+        wanted.look_up[spans.grid(LOOKED)](values, *spans[:2], *of_tables, rows, found, missed, **kind)
 
     def _tally(self, spans: Spans, noted: _Noted) -> None:
         parts = max(1, spans.ids // LOOKED)
