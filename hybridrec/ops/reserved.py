@@ -64,9 +64,7 @@ class Column:
         self._width = math.prod(shape) * dtype.itemsize
         self._memory = _reserved(most * self._width, device)
         self.tensor = torch.empty(0, *shape, dtype=dtype, device=device)
-
-    def __len__(self) -> int:
-        return len(self.tensor)
+        self.count = 0
 
     @property
     def address(self) -> int:
@@ -91,6 +89,7 @@ class Column:
 
     @torch.inference_mode(False)  # what is made where gradients are off is written where they are not
     def _take(self, count: int) -> None:
+        self.count = count
         if count:  # a tensor of none would have no address
             of_bytes = self._memory.tensor(count * self._width)
             self.tensor = of_bytes.view(self._dtype).view(count, *self._shape)
@@ -100,7 +99,7 @@ class Column:
 
 def grow_all(columns: Sequence[Column], count: int) -> None:
     """Have memory for so many elements of each column; OutOfMemoryError where it is too little, and none has grown."""
-    before = [(len(column), column.nbytes) for column in columns]
+    before = [(column.count, column.nbytes) for column in columns]
     try:
         for column in columns:
             column.grow(count)

@@ -33,7 +33,7 @@ def test_a_column_keeps_its_address_and_what_it_holds_when_it_grows(shape: tuple
 
 def test_addresses_take_no_memory() -> None:
     column = Column(MANY, (16,), torch.float32, DEVICE)
-    assert (len(column), column.nbytes) == (0, 0)
+    assert (column.count, column.nbytes) == (0, 0)
     column.grow(1000)
     assert 64_000 <= column.nbytes <= 2**21
 
@@ -57,7 +57,7 @@ def test_where_one_column_cannot_grow_none_does() -> None:
     held = [column.nbytes for column in columns]
     with pytest.raises(torch.OutOfMemoryError, match="1,000,000 elements, where no card has memory for 2,000"):
         grow_all(columns, 1_000_000)
-    assert [len(column) for column in columns] == [500, 500]
+    assert [column.count for column in columns] == [500, 500]
     assert [column.nbytes for column in columns] == held
     grow_all(columns, 1500)
     assert columns[0].tensor[:500].tolist() == [3] * 500
@@ -104,4 +104,4 @@ def test_memory_that_torch_holds_for_later_is_given_to_a_column() -> None:
     column.tensor[-1] = 1
     with pytest.raises(torch.OutOfMemoryError, match="cuMemCreate: CUDA error 2"):
         column.grow(total)
-    assert len(column) == 2**31
+    assert column.count == 2**31

@@ -42,7 +42,8 @@ class Ground:
     def grow(self) -> None:
         """Have places for all rows that dynamic tables have memory for."""
         for store, column in self.growing.items():
-            if (slots := store.slots.slots) > (was := len(column)):
+            slots, was = store.slots.slots, column.count
+            if slots > was:
                 size = slots * memory.PLACE
                 told = "the places of rows", store.table.name, size, self._device, memory.FEWER_SLOTS
                 memory.allocated(partial(column.grow, slots), *told)

@@ -334,6 +334,36 @@ def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() ->
 
 
 @on_a_card
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_table_grows_without_a_wait() -> None:
+    emb, rows = whole("cuda", 10**9)
+    items = torch.arange(8192) % 1000
+    blocks = [
+        IdBlock.from_ragged({"user": users, "friends": users, "item": items}).to("cuda")
+        for users in (torch.arange(8192) + 8192 * turn for turn in range(12))
+    ]
+
+    def step(block: IdBlock) -> None:
+        emb(block).flat.sum().backward()
+        rows.step()
+
+    for block in blocks[:3]:
+        step(block)
+    torch.cuda.synchronize()
+    store = emb["user"]
+    assert isinstance(store, DeviceHashStore)
+    before = store.slots.slots
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for block in blocks[3:]:
+            step(block)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert store.slots.slots > before
+    assert len(store) == 12 * 8192
+
+
+@on_a_card
 def test_a_lookup_is_no_part_of_a_graph_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     emb, rows = whole("cuda", 1000)
     given = {"user": torch.arange(8), "friends": torch.arange(8), "item": torch.arange(8)}
