@@ -30,6 +30,7 @@ from hybridrec.types import Batch
 
 MEMORY = 640 << 20  # bytes that a loader may hold unless told otherwise
 NICE = 10  # of threads that decode for a GPU
+LOCKED = 8  # batches ahead in page-locked memory: to lock that of one takes as long as many steps, and delays them
 STREAM_PATIENCE = 1.0  # seconds that close() waits for a thread inside a user's iterator
 
 
@@ -287,7 +288,13 @@ class Loader:
         ahead = self._packable[0][0] - self._taken
         if ahead < self._effort.prefetch:
             return True
+        if self._decoder.device is not None and ahead + self._left_before() >= LOCKED:
+            return False
         return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._below_ceiling()
+
+    def _left_before(self) -> int:
+        """Batches of the epoch before that are yet to be taken."""
+        return 0 if self._before is None or self._before._closed else self._before._cut - self._before._taken
 
     def _may_decode(self) -> bool:
         """The next piece is within the ceiling, or needed before anything else can leave."""
@@ -457,8 +464,16 @@ class Loader:
                 raise InterruptedError("the loader was closed")
 
     def _last_groups(self) -> bool:
-        """Whether there are too few groups left to keep all threads busy with one each."""
-        return self._effort.threads > 1 and self._walk is None and len(self._streams) <= self._effort.threads + 1
+        """Whether there are too few groups left to keep all threads busy with one each, and all are wanted.
+
+        Beside a GPU they are where batches are lacking: Arrow's threads do not give way as ours do (`_give_way`).
+        """
+        few = self._effort.threads > 1 and self._walk is None and len(self._streams) <= self._effort.threads + 1
+        return few and (self._decoder.device is None or self._late())
+
+    def _late(self) -> bool:
+        """Whether who takes batches has fewer ready than he wants."""
+        return (self._before is None or self._before._closed) and len(self._done) < self._effort.prefetch
 
     # -- packing ------------------------------------------------------------------------------------------------------
 

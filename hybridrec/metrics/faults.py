@@ -19,7 +19,7 @@ class Faults:
 
     def __init__(self, binary: bool) -> None:
         self.binary = binary
-        self._seen: Tensor | None = None  # [3, 2]: lowest and highest score, label (less 1), weight
+        self.seen: Tensor | None = None  # [3, 2]: lowest and highest score, label (less 1), weight
 
     def take(self, rows: Rows) -> None:
         """Look at rows before they are counted."""
@@ -29,15 +29,15 @@ class Faults:
         if ranges.device.type == "cpu":
             _raise_for(ranges, self.binary)
         else:
-            self._seen = ranges if self._seen is None else _widened(self._seen.to(ranges.device), ranges)
+            self.seen = ranges if self.seen is None else _widened(self.seen.to(ranges.device), ranges)
 
     def check(self) -> None:
         """Raise for what a device has met since `reset`."""
-        if self._seen is not None:
-            _raise_for(self._seen.cpu(), self.binary)
+        if self.seen is not None:
+            _raise_for(self.seen.cpu(), self.binary)
 
     def reset(self) -> None:
-        self._seen = None
+        self.seen = None
 
 
 def _ranges(rows: Rows, binary: bool) -> Tensor:

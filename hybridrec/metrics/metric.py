@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import ClassVar, Protocol, Self
 
 import torch
@@ -116,6 +116,13 @@ class Metric(ABC):
             raise ValueError(f"the state of {self.name} has {', '.join(own)}, got {', '.join(wanted) or 'nothing'}")
         self._faults.reset()
         self._load(state)
+
+    def loaded(self, state: Mapping[str, Tensor]) -> Self:
+        """A metric with the same options that has counted what a state says, which is known to be sound."""
+        made = copy(self)
+        made._faults = Faults(self.binary)
+        made._load(state)
+        return made
 
     @abstractmethod
     def _load(self, state: Mapping[str, Tensor]) -> None: ...

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from hybridrec.metrics.calibration_curve import CalibrationCurve, Curve
 from hybridrec.metrics.faults import Faults
+from hybridrec.metrics.host import brought
 from hybridrec.metrics.metric import Gathers, Metric
 from hybridrec.metrics.names import make
 from hybridrec.metrics.rows import Rows, as_rows
@@ -94,6 +96,23 @@ class MetricSet:
         made.__dict__.update(self.__dict__)
         made._faults = {label: Faults(faults.binary) for label, faults in self._faults.items()}
         made._by_label = {label: [each.together(ranks) for each in own] for label, own in self._by_label.items()}
+        return made
+
+    @torch.inference_mode(False)
+    def on_host(self) -> MetricSet:
+        """The same on the CPU, once the current stream is done; other threads can use the device meanwhile."""
+        parts = {(key, name): part for key, metric in self._items() for name, part in metric._state().items()}
+        seen = {("", label): each.seen for label, each in self._faults.items() if each.seen is not None}
+        found = brought(parts | seen)
+        made = object.__new__(MetricSet)
+        made.__dict__.update(self.__dict__)
+        made._faults = {label: Faults(faults.binary) for label, faults in self._faults.items()}
+        for _, label in seen:
+            made._faults[label].seen = found["", label]
+        made._check()
+        states = {key: {name: part for (of, name), part in found.items() if of == key} for key, _ in self._items()}
+        each = (metric.loaded(states[key]) for key, metric in self._items())
+        made._by_label = {label: list(islice(each, len(metrics))) for label, metrics in self._by_label.items()}
         return made
 
     def reset(self) -> None:

@@ -55,6 +55,7 @@ class Callbacks:
             if not isinstance(callback, Callback):
                 raise TypeError(f"{callback!r} is no Callback; derive its class from hybridrec.train.Callback")
         self.at_steps = [each for each in self.each if type(each).on_step is not Callback.on_step]
+        self.at_epochs = [each for each in self.each if type(each).on_epoch is not Callback.on_epoch]
 
     def call(self, event: str, *args: Any) -> None:
         """Call a method of every callback, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hybridrec.train")
 
+LATE = 2 * AHEAD - 1  # steps after which a record is written: its figures are there by then, and nobody waits for them
+
 
 class Fit:
     """The state and the course of one fit."""
@@ -60,8 +63,8 @@ class Fit:
         self.signal: int | None = None  # that ends the fit, agreed by all ranks
         self._accord = None if self.ranks is None else Accord(self.ranks)
         self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
-        self._late: tuple[Record, Future[Mapping[str, Any]]] | None = None  # a record that waits for the GPU
-        self._reader = ThreadPoolExecutor(1, "hybridrec-records")  # reads its figures from there
+        self._late: deque[tuple[Record, Future[Mapping[str, Any]]]] = deque()  # records that wait for the GPU
+        self._reader = ThreadPoolExecutor(1, "hybridrec-records")  # reads their figures from there
         self.saver = Saver(self)
         self._figures = TableFigures(inside(trainer.model), self.ranks)
         self._staleness = ObservedStaleness(trainer.model) if trainer.is_main else None
@@ -99,8 +102,8 @@ class Fit:
                 self._interrupted()
             except FloatingPointError as error:
                 step = self.state.step + 1 - getattr(error, "late", 0)
-                if self._late is not None and self._late[0]["step"] >= step:
-                    self._late = None  # it has that loss among its own
+                while self._late and self._late[-1][0]["step"] >= step:
+                    self._late.pop()  # it has that loss among its own
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             finally:
                 self._write_late()
@@ -210,19 +213,22 @@ class Fit:
     def _epoch(self) -> None:
         state = self.state
         batches, another = self.data.epoch(None if state.epoch_steps else state.epoch), self._another_epoch()
+        reads_ahead = another
         try:
             with located(self.train):
                 for group in grouped(batches, self.options.accumulate, self.learner.stages):
                     self._step(group)
                     if self._over():
                         return
-                    if another:
+                    if reads_ahead:
                         self.data.read_ahead()
-                        another = False
+                        reads_ahead = False
         finally:
             getattr(batches, "close", lambda: None)()
         if not state.epoch_steps:
             raise no_rows(f"epoch {state.epoch} has no rows")
+        if another and not self.trainer.callbacks.at_epochs:  # who may read the data too
+            self.data.begin(state.epoch + 1)
         self._end_epoch()
 
     def _another_epoch(self) -> bool:
@@ -243,8 +249,7 @@ class Fit:
         if self.ranks is not None and self.ranks.watch is not None:
             self.ranks.watch.step = state.step + 1
         result = train_step(self.learner, group)
-        if self._late is not None and self.state.step - self._late[0]["step"] >= AHEAD - 1:
-            self._write_late()
+        self._write_late(after=LATE)
         for scheduler in self.schedulers.values():
             scheduler.step()
         state.step, state.epoch_steps = state.step + 1, state.epoch_steps + 1
@@ -261,12 +266,7 @@ class Fit:
         """
         state = self.state
         if state.step % self._log_every == 0:
-            if self.learner.graphs is not None:
-                self._write_late()
-                closed = self.window.close()
-                self._late = self._described("train"), self._reader.submit(self.window.figures, closed)
-            else:
-                self._record_window()
+            self._end_window()
         self.trainer.callbacks.on_step(self.trainer, result)
         self.validation.catch_up()
         overdue = self.heed().save
@@ -289,21 +289,30 @@ class Fit:
 
     def _end_epoch(self) -> None:
         state = self.state
-        self._write_late()
         if self.window.steps:
-            self._record_window()
+            self._end_window()
+        if self.trainer.callbacks.at_epochs:
+            self._write_late()
         state.epoch, state.epoch_steps = state.epoch + 1, 0
         self.data.epoch_is_done()
         self.trainer.callbacks.call("on_epoch", self.trainer)
         self.heed(now=True)
         self.validation.catch_up()
-        if not self._over():
+        if not self._over() and self.trainer.run is not None:
             self._save()
 
-    def _write_late(self) -> None:
-        late, self._late = self._late, None
-        if late is not None:
-            record, figures = late
+    def _end_window(self) -> None:
+        """The record of a window, now, or where steps are replayed on a GPU some steps later."""
+        if self.learner.graphs is None:
+            return self._record_window()
+        closed = self.window.close()
+        self._late.append((self._described("train"), self._reader.submit(self.window.figures, closed)))
+        return None
+
+    def _write_late(self, after: int = 0) -> None:
+        """Write the records of steps that are at least so many steps ago; waits for what a GPU still computes."""
+        while self._late and self.state.step - self._late[0][0]["step"] >= after:
+            record, figures = self._late.popleft()
             self._keep(record, figures.result())
 
     def _record_window(self) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from hybridrec.data.dataset import Dataset
 from hybridrec.parallel.sharded_model import ShardedModel
 from hybridrec.train.feed import Feed
 from hybridrec.train.ids_ahead import IdsAhead
@@ -20,26 +23,50 @@ class TrainingData:
         self.data, self._learner = data, learner
         self._ahead = accumulate == 1 and not learner.loss.across  # else what a batch counts for is not known before
         self._feed: Feed | IdsAhead | None = None
+        self._begun: tuple[int | None, Feed] | None = None  # an epoch that is yet to come
 
     def epoch(self, number: int | None) -> Iterator[Batch | Placed]:
         """The batches of an epoch; None: those that are left of the one that a loaded state is in."""
-        if number is not None and hasattr(self.data, "set_epoch"):
-            self.data.set_epoch(number)
         learner, position = self._learner, getattr(self.data, "state_dict", None)
         sharded = learner.model if self._ahead and isinstance(learner.model, ShardedModel) else None
         steps = 1 if sharded is None or sharded.served is None else max(1, sharded.served.staleness)
         if learner.device is not None:
-            pinned = getattr(self.data, "pinned", None) if learner.device.type == "cuda" else None
-            batches = self.data if pinned is None else pinned(learner.device)
-            self._feed = feed = Feed(batches, learner.place, learner.device, position)
+            self._feed = feed = self._take_begun(number) or self._fed(number, learner.device)
             if sharded is not None:
                 known = sharded.prepare, sharded.forget, lambda: feed.state
                 self._feed = IdsAhead(feed, lambda placed: placed, *known, steps=steps)
-        elif sharded is not None:
-            self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position, steps)
-        else:
+            return self._feed
+        self._set_epoch(number)
+        if sharded is None:
             return iter(self.data)
+        self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position, steps)
         return self._feed
+
+    def _set_epoch(self, number: int | None) -> None:
+        if number is not None and hasattr(self.data, "set_epoch"):
+            self.data.set_epoch(number)
+
+    def _fed(self, number: int | None, device: torch.device) -> Feed:
+        self._set_epoch(number)
+        pinned = getattr(self.data, "pinned", None) if device.type == "cuda" else None
+        batches = self.data if pinned is None else pinned(device)
+        return Feed(batches, self._learner.place, device, getattr(self.data, "state_dict", None))
+
+    def begin(self, number: int) -> None:
+        """Bring the first batches of the next epoch to the device, while what is due between epochs is done.
+
+        Others than a Dataset are left alone: whoever reads them meanwhile, for a validation, would be in the way.
+        """
+        device = self._learner.device
+        if device is not None and isinstance(self.data, Dataset):
+            self._begun = number, self._fed(number, device)
+
+    def _take_begun(self, number: int | None) -> Feed | None:
+        begun, self._begun = self._begun, None
+        if begun is None or begun[0] == number:
+            return begun and begun[1]
+        begun[1].close()
+        return None
 
     def read_ahead(self) -> None:
         """Begin to read the next epoch, where the data can."""
@@ -47,6 +74,9 @@ class TrainingData:
 
     def close(self) -> None:
         """Read no further."""
+        if self._begun is not None:
+            self._begun[1].close()
+        self._begun = None
         getattr(self.data, "drop_ahead", lambda: None)()
 
     def epoch_is_done(self) -> None:
@@ -57,6 +87,8 @@ class TrainingData:
         """Where it stands, after the batch of the last step; None where it cannot say."""
         if self._feed is not None:
             return self._feed.state
+        if self._begun is not None:
+            return self._begun[1].state
         return self.data.state_dict() if hasattr(self.data, "state_dict") else None
 
     def load(self, state: Any) -> None:

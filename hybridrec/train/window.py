@@ -115,7 +115,8 @@ class Window:
         with nullcontext() if self._side is None else torch.cuda.stream(self._side):
             if self._side is not None:
                 self._side.wait_event(window.counted)
-            metrics = self._everyones(window.metrics)
+            kept = window.metrics
+            metrics = self._everyones(kept if kept is None or self._side is None else kept.on_host())
             found = {} if metrics is None else metrics.compute()
         self._spare = window.metrics
         losses, weight = _plus(window.losses, window.weight, window.late)

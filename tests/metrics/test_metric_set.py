@@ -153,3 +153,16 @@ def test_unlike_sets_and_states_are_refused():
         one.load_state_dict({})
     with pytest.raises(KeyError, match="no result 'click/auc'; there are auc"):
         one["click/auc"]
+
+
+def test_a_copy_on_the_host_has_the_same_results_and_a_life_of_its_own(rows):
+    metrics = MetricSet(("click", "like"), ALL)
+    metrics.update(*rows)
+    copy, found = metrics.on_host(), metrics.compute()
+    assert copy.compute() == found
+    scores, labels, *rest = rows
+    metrics.update(scores, 1 - labels, *rest)
+    changed = metrics.compute()
+    assert copy.compute() == found != changed
+    copy.reset()
+    assert metrics.compute() == changed

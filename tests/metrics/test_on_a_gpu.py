@@ -98,3 +98,18 @@ def test_deterministic_mode_works_and_repeats_weighted_sums_to_the_bit(name):
 def test_columns_of_two_devices_are_an_error():
     with pytest.raises(ValueError, match="labels are on cpu but scores are on cuda:0"):
         make("auc").update(torch.rand(3).cuda(), torch.zeros(3))
+
+
+def test_a_copy_on_the_host_tells_faults_and_leaves_its_device():
+    metrics, sample = MetricSet(metrics=ALL), clicks(5000, base=-1.0)
+    scores, labels, weights, groups = moved(sample)
+    assert scores is not None
+    assert labels is not None
+    assert groups is not None
+    metrics.update(scores, labels, weights, {"user": groups})
+    copy = metrics.on_host()
+    assert copy.compute() == pytest.approx(metrics.compute(), rel=1e-10)
+    assert {part.device.type for part in copy.state_dict().values()} == {"cpu"}
+    metrics.update(scores + 2, labels, weights, {"user": groups})
+    with pytest.raises(ValueError, match="scores must be probabilities"):
+        metrics.on_host()

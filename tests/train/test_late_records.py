@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hybridrec.train import Callback, Trainer
-from hybridrec.train.late_loss import AHEAD
+from hybridrec.train.fit import LATE
 from tests.train.clicks import QUIET, dataset, trainer_of
 from tests.train.test_callbacks import Diary
 
@@ -38,7 +38,7 @@ def test_a_record_comes_before_whatever_else_is_recorded_told_or_saved():
     ds, diary = dataset(500), Diary()
     late(ds, diary).fit(ds, ds, epochs=1)
     assert diary.events == [
-        *("start", "step 1", "step 2", "step 3", "train", "step 4", "step 5", "train", "train", "epoch"),
+        *("start", "step 1", "step 2", "step 3", "step 4", "step 5", "train", "train", "train", "epoch"),
         *("valid", "validate", "final", "end"),
     ]
 
@@ -52,7 +52,7 @@ def test_a_record_comes_some_steps_later_by_a_thread_that_waits_for_its_figures(
     ds, diary = dataset(1200), Where()
     late(ds, diary, log_every=5).fit(ds, epochs=1)
     steps = [event for event in diary.events if event not in ("start", "epoch", "final", "end")]
-    before = [f"step {number}" for number in range(1, 5 + AHEAD)]
+    before = [f"step {number}" for number in range(1, 5 + LATE + 1)]
     assert steps[: len(before) + 1] == [*before, "train"]
     assert False not in steps, "callbacks are called by the thread of the fit"
 
@@ -61,6 +61,23 @@ def test_a_record_of_the_last_step_of_an_epoch_comes_before_its_end():
     ds, diary = dataset(200), Diary()
     late(ds, diary).fit(ds, epochs=1)
     assert diary.events == ["start", "step 1", "step 2", "train", "epoch", "final", "end"]
+
+
+def test_where_nobody_is_told_of_epochs_the_next_one_begins_before_the_last_record_is_written():
+    class Steps(Callback):
+        def __init__(self) -> None:
+            self.events: list[str] = []
+
+        def on_step(self, trainer, result):
+            self.events.append(f"step {trainer.step}")
+
+        def on_record(self, trainer, record):
+            self.events.append(f"{record['kind']} {record['step']} of epoch {record['epoch']}")
+
+    ds, seen = dataset(200), Steps()
+    late(ds, seen, log_every=100).fit(ds, epochs=2)
+    steps = [f"step {number}" for number in range(1, 5)]
+    assert seen.events == [*steps, "train 2 of epoch 0", "train 4 of epoch 1", "final 4 of epoch 2"]
 
 
 def test_records_hold_what_they_would_have_held():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,3 +35,55 @@ def test_ids_of_a_sharded_model_go_ahead_by_one_batch_wherever_batches_are_place
         assert len(told) in (number + 1, number + 2)
         assert data.state() == other.state_dict()
     assert len(told) == len(other)
+
+
+def fed(ds: Any) -> TrainingData:
+    return TrainingData(ds, Learner(model_of(dataset()), LOSSES["bce"], device=torch.device("cpu")))
+
+
+def labels(batches: Iterable[Any]) -> list[Any]:
+    return [placed.batch.label.tolist() for placed in batches]
+
+
+def test_an_epoch_that_was_begun_has_the_batches_it_would_have_had():
+    ds, other = dataset(rows=450).shuffle(seed=3), dataset(rows=450).shuffle(seed=3)
+    data, plain = fed(ds), fed(other)
+    for number in range(3):
+        assert labels(data.epoch(number)) == labels(plain.epoch(number))
+        data.epoch_is_done()
+        plain.epoch_is_done()
+        data.begin(number + 1)
+        other.set_epoch(number + 1)
+        assert data.state() == other.state_dict(), "the place before the first batch, however many are read ahead"
+    data.close()
+
+
+def feeding() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "hybridrec-feed"}
+
+
+def test_an_epoch_that_was_begun_in_vain_is_given_up():
+    data, before = fed(dataset(rows=450)), feeding()
+    data.begin(1)
+    assert len(feeding() - before) == 1
+    data.close()
+    assert not feeding() - before
+    data.begin(1)
+    assert labels(data.epoch(5)) == labels(fed(dataset(rows=450)).epoch(5)), "another epoch"
+    assert not feeding() - before
+
+
+def test_only_a_dataset_is_begun_ahead():
+    class Plain:
+        began = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.began += 1
+            return iter(dataset(rows=50))
+
+    data, before = fed(plain := Plain()), feeding()
+    data.begin(1)
+    assert plain.began == 0
+    alone = TrainingData(dataset(), Learner(model_of(dataset()), LOSSES["bce"]))
+    alone.begin(1)
+    assert not feeding() - before, "no device waits for batches"

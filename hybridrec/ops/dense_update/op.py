@@ -29,6 +29,14 @@ class Part(NamedTuple):
     states: list[Mapping[str, Tensor]]
 
 
+class _Done(NamedTuple):
+    """How many steps a tensor says were done, and which version of it says so."""
+
+    step: Tensor
+    version: int
+    count: float
+
+
 class DenseUpdate:
     """Steps of a torch optimizer that cost one pass over its parameters, and one launch for each group of them.
 
@@ -42,6 +50,7 @@ class DenseUpdate:
         self._lines: dict[tuple[int, ...], Tensor] = {}  # int64 [parameters, LINE] on the device, by its numbers
         self._programs: dict[tuple[int, ...], Tensor] = {}  # int32 [programs, 2]: parameter, first number; by sizes
         self._known: dict[int, tuple[Any, ...]] = {}  # by id, parameters with their state that the kernel takes
+        self._done: dict[int, _Done] = {}  # by id, parameters with their steps
 
     @torch.no_grad()
     def step(self, loss: Tensor | None = None) -> None:
@@ -73,7 +82,7 @@ class DenseUpdate:
                 state = self.optimizer.state.get(parameter, {})
                 if not self._takes(rule, parameter, state):
                     return None
-                done = state["step"].item() if rule.by_step else 0.0
+                done = self._steps_done(parameter, state["step"]) if rule.by_step else 0.0
                 part = by_steps.get(done)
                 if part is None:
                     part = by_steps[done] = Part(rule, group, done, [], [])
@@ -81,6 +90,16 @@ class DenseUpdate:
                 part.states.append(state)
             found += by_steps.values()
         return found
+
+    def _steps_done(self, parameter: Tensor, step: Tensor) -> float:
+        """The steps that a parameter has done; asked of the tensor only where somebody else has changed it.
+
+        Who asks a tensor lets go of the interpreter, and may have to wait for others to get it back.
+        """
+        known = self._done.get(id(parameter))
+        if known is None or known.step is not step or known.version != step._version:
+            known = self._done[id(parameter)] = _Done(step, step._version, step.item())
+        return known.count
 
     def _takes(self, rule: Rule, parameter: Tensor, state: Mapping[str, Any]) -> bool:
         """Whether the kernel takes a parameter, its gradient and its state as they are."""
@@ -98,7 +117,10 @@ class DenseUpdate:
 
     def _launch(self, part: Part, loss: Tensor | None) -> None:
         if part.rule.counts:
-            torch._foreach_add_([state["step"] for state in part.states], 1)  # pyright: ignore[reportPrivateImportUsage]
+            steps = [state["step"] for state in part.states]
+            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateImportUsage]
+            for parameter, step in zip(part.parameters, steps, strict=True) if part.rule.by_step else ():
+                self._done[id(parameter)] = _Done(step, step._version, part.done + 1)
         lines, programs = self._addresses(part)
         update_parameters[(len(programs),)](
             *(lines, programs, lines if loss is None else loss),

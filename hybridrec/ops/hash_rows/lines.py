@@ -57,6 +57,7 @@ class Of(NamedTuple):
     MOST_COUNT: int = 2**32 - 2**16
     ADMISSION: int = 0xFFFFFFFF  # the column of a draw that decides who is let in
 
+    NO_ID: int = 1 - 2**63  # instead of a slot, where there is none; as hybridrec.types.id_block has it
     MISSING: int = -1  # instead of a slot, while a batch is prepared; an expired row has -2 - slot
     EMPTY: int = 2**63 - 1  # where no id is wanted
     NEVER: int = -1

@@ -73,9 +73,9 @@ def _draw(home, id, slot, WIDE: tl.constexpr):
     dim, column = tl.load(home + home_of.DIM), tl.load(home + home_of.COLUMN)
     if kind == home_of.UNIFORM:
         if ((dim | column) % 4 == 0) & (tl.load(home + home_of.ROWS) % 16 == 0):
-            _uniform(home, id, slot, 0, True, 2 * WIDE)  # a thread has all of a counter: nothing goes to another one
+            _uniform(home, id, slot, 0, True, WIDE)  # a thread has all of a counter: nothing goes to another one
         else:
-            _uniform(home, id, slot, column % 4, False, WIDE)
+            _uniform(home, id, slot, column % 4, False, WIDE // 2)
     else:
         for first in range(0, dim, WIDE):
             value = tl.zeros([id.shape[0], WIDE], tl.float32) + factor
@@ -102,10 +102,11 @@ def _fill(state, slot, WIDE: tl.constexpr):
 def begin_rows(homes, table, id, slot, WIDE: tl.constexpr):
     """The rows of ids [N] of a table that have got these slots; a negative one says that none begins.
 
-    WIDE counters of a row are in hand at a time: with two, memory is written by whole sectors of eight numbers.
+    WIDE counters of a row are in hand at a time, an even number: with two, uniform values are written by whole sectors.
+    More would take registers of those who wait for an index.
     """
     if tl.max(slot) >= 0:
         home = homes + table * home_of.LENGTH
         _draw(home, id[:, None], slot[:, None], WIDE)
         for number in tl.static_range(2):
-            _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], 4 * WIDE)
+            _fill(home + home_of.STATES + number * home_of.STATE, slot[:, None], 2 * WIDE)

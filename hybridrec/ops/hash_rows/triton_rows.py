@@ -18,7 +18,8 @@ from hybridrec.ops.hash_rows.lines import COUNTERS, KINDS, of
 from hybridrec.ops.reserved import Column, grow_all
 
 FOREVER = 2**33  # more steps than there are
-LOOKED, JUDGED, SCANNED, EVICTED = of.LOOKED, 256, 1024, 64  # ids or rows of a program
+LOOKED, SCANNED, EVICTED = of.LOOKED, 1024, 64  # ids or rows of a program
+FEW, JUDGED, JUDGED_OF_MANY = 1 << 21, 128, 512  # ids of a batch, and of a program that gives them rows
 SCANS = 528  # programs that go over the records of a table
 SLICE = 1 << 16  # buckets whose entries a training lookup moves to a larger index: half a million, some 0.2 ms
 
@@ -270,15 +271,14 @@ class HashRows:
         return rows
 
     def _bear(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor | None) -> None:
-        grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
-        read, of_tables = (values, *spans[:2], noted.missed), (self.lines, self.standing, rows)
-        kept = noted.times, noted.places, noted.marks, noted.before, noted.ranks, noted.given, self.lacking
-        wanted.bear[grid](*read, self.indexes, *of_tables, *kept, maxnreg=72, **kind)
-        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.given
-        wanted.fill_in[grid](
-            *(*read, *of_tables, *kept, self.lines if homes is None else homes),
-            BEGIN=homes is not None, num_warps=8, maxnreg=80, **kind,
+        grid, kind = spans.grid(_judged(spans)), _kind(spans)
+        read, of_tables = (values, *spans[:2], noted.missed), (self.indexes, self.lines, self.standing, rows)
+        kept = noted.words, noted.times, noted.places, noted.sums, noted.olds, noted.marks, noted.before, noted.ranks
+        wanted.bear[grid](
+            *(*read, *of_tables, *kept, self.lacking, self.lines if homes is None else homes),
+            BEGIN=homes is not None, **kind,
         )  # fmt: skip
+        wanted.fill_in[grid](*spans[:2], self.standing, rows, noted.places, noted.repeats, **kind)
 
     def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, found: Tensor, missed: Tensor, train: bool) -> None:
         of_tables = self.indexes, self.lines, self.standing
@@ -290,20 +290,20 @@ class HashRows:
         wanted.tally[(len(spans.features),)](*spans[:2], noted.found, noted.missed, self.standing, PARTS=parts, N=2048)
 
     def _judge(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, force: bool, evict: bool) -> None:
-        grid, kind = spans.grid(JUDGED), spans.kind(JUDGED)
+        grid, kind = spans.grid(_judged(spans)), _kind(spans)
         kept = noted.words, noted.times, noted.places
         read = values, *spans[:2], noted.missed, self.lines
         wanted.want[grid](*read, rows, *kept, len(noted.words), **kind)
         wanted.judge[grid](
             *(*read, self.standing, rows, *kept),
-            *(noted.sums, noted.olds, noted.marks, noted.fresh),
+            *(noted.sums, noted.olds, noted.marks, noted.fresh, noted.repeats),
             FORCE=force, **kind,
         )  # fmt: skip
         torch.cumsum(noted.fresh[: grid[0]], 0, out=noted.before[1 : grid[0] + 1])
         count = len(spans.features)
         wanted.make_room[(self.count,)](
             *(*spans[:2], self.lines, self.standing, noted.before, noted.ranks),
-            FORCE=force, EVICT=evict, PARTS=max(1, spans.ids // JUDGED), F=count,
+            FORCE=force, EVICT=evict, PARTS=max(1, spans.ids // _judged(spans)), F=count,
             WIDTH=triton.next_power_of_2(count),
         )  # fmt: skip
 
@@ -327,7 +327,7 @@ class HashRows:
 
     def _note(self, values: Tensor, spans: Spans) -> _Noted:
         """Memory for what is noted of a batch; it is clean again after each, and kept for those that are no larger."""
-        size = len(values), spans.grid(LOOKED)[0], spans.grid(JUDGED)[0], len(spans.features)
+        size = len(values), spans.grid(LOOKED)[0], spans.grid(_judged(spans))[0], len(spans.features)
         if self._noted is None or not self._noted.holds(*size):
             with torch.inference_mode(False):  # it is written outside of it too
                 self._noted = _Noted(*size, self.device)
@@ -364,21 +364,31 @@ class HashRows:
         return of_counts([count], [table], self.device)
 
 
+def _judged(spans: Spans) -> int:
+    """Ids of a program that gives them rows: few, since it waits for the slowest; or more, since each is started."""
+    return JUDGED if spans.programs * spans.ids <= FEW else JUDGED_OF_MANY
+
+
+def _kind(spans: Spans) -> dict[str, int]:
+    """What those launches are compiled for: an id has one thread, or another might load what that has stored."""
+    kind = spans.kind(_judged(spans))
+    return {**kind, "num_warps": max(1, kind["N"] // 32)}
+
+
 class _Noted:
     """Memory of a batch that is being prepared."""
 
     def __init__(self, ids: int, looked: int, judged: int, features: int, device: torch.device) -> None:
-        room = max(256, 2 << (ids - 1).bit_length())
+        room = max(256, 4 << (ids - 1).bit_length())
 
         def made(count: int, dtype: torch.dtype = torch.int32, value: Any = 0) -> Tensor:
             return torch.full((count,), value, dtype=dtype, device=device)
 
         self._size = ids, looked, judged, features
         self.words, self.times = made(room, torch.int64, of.EMPTY), made(room)
-        self.sums, self.olds, self.given = made(room), made(room), made(room, torch.int64)
-        self.places, self.marks = made(ids), made(ids, torch.int8)
+        self.places, self.sums, self.olds, self.marks = made(ids), made(ids), made(ids), made(ids, torch.int8)
         self.found, self.missed = made(looked), made(looked)
-        self.fresh, self.before = made(judged), made(judged + 1)
+        self.fresh, self.repeats, self.before = made(judged), made(judged), made(judged + 1)
         self.ranks = made(features, torch.int64)
 
     def holds(self, ids: int, looked: int, judged: int, features: int) -> bool:

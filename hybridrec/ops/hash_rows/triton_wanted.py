@@ -105,8 +105,8 @@ def _any_missing(missed, N: tl.constexpr):
 @triton.jit
 def _missing(rows, at, mask):
     """What stands for the slots of ids until they get one, and which of them are to get one."""
-    row = tl.load(rows + at, mask=mask, other=feature.NO_ID)
-    return row, (row < 0) & (row != feature.NO_ID)
+    row = tl.load(rows + at, mask=mask, other=of.NO_ID)
+    return row, (row < 0) & (row != of.NO_ID)
 
 
 @triton.jit
@@ -125,7 +125,7 @@ def want(
     rows,
     words,  # int64 [room], EMPTY: table and first position of each distinct id that is wanted
     times,  # int32 [room], zeros: how often it comes, where somebody asks
-    places,  # int32 [N]: where each missing id is among those
+    places,  # int32 [N]: where each missing id is among those; from `judge` on, where its first position is, at others
     room,  # a power of two
     IDS: tl.constexpr,
     N: tl.constexpr,
@@ -186,10 +186,11 @@ def judge(
     words,
     times,
     places,
-    sums,  # int32 [room]: what the sketch will say of an id
-    olds,  # int32 [room]: when an expired row was touched
-    marks,  # int8 [N]: what becomes of an id, at its first position
+    sums,  # int32 [N]: what the sketch will say of an id, at its first position
+    olds,  # int32 [N]: when an expired row was touched, there too
+    marks,  # int8 [N]: what becomes of an id, there too
     fresh,  # int32 [programs]: ids that come
+    repeats,  # int32 [programs]: missing ids that are not the first of theirs
     FORCE: tl.constexpr,  # all of them
     IDS: tl.constexpr,
     N: tl.constexpr,
@@ -197,13 +198,17 @@ def judge(
     STEPS: tl.constexpr,
 ):
     """Who is let in. Sketches are only read here, so that it does not matter who is asked first."""
-    count = 0
+    count, others = 0, 0
     if _any_missing(missed, N):
         _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
         row, wanted = _missing(rows, at, mask)
         line = lines + table * of.LENGTH
         place = tl.load(places + at, mask=wanted, other=0)
-        first = wanted & ((tl.load(words + place, mask=wanted, other=0) & of.WORD) == at)
+        begin = tl.load(words + place, mask=wanted, other=0) & of.WORD
+        first = wanted & (begin == at)
+        again = wanted & (begin != at)
+        tl.store(places + at, begin.to(tl.int32), mask=again)
+        others = tl.sum(again.to(tl.int32))
         id = tl.load(values + at, mask=first, other=0)
         drawn = first & _drawn(line, id)
         admitted = drawn
@@ -218,21 +223,22 @@ def judge(
             total = least + tl.load(times + place, mask=drawn, other=0)
             admitted = drawn & (total >= tl.load(line + of.MIN_COUNT))
             total = tl.where(drawn, tl.minimum(total, tl.load(line + of.LIMIT)), 0)
-            tl.store(sums + place, total.to(tl.int32), mask=first)
+            tl.store(sums + at, total.to(tl.int32), mask=first)
         if FORCE:
             admitted = first
         comes, returns = admitted & (row == of.MISSING), admitted & (row < of.MISSING)
         mark = tl.where(comes, of.COMES, tl.where(returns, of.RETURNS, tl.where(first, of.REFUSES, 0)))
         tl.store(marks + at, mark.to(tl.int8), mask=wanted)
         count = tl.sum(comes.to(tl.int32))
-        again = tl.sum(returns.to(tl.int32))
-        if again > 0:  # they are pinned from here on
+        returned = tl.sum(returns.to(tl.int32))
+        if returned > 0:  # they are pinned from here on
             to = standing + table * of.STANDING
             touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + (-2 - row)
-            tl.store(olds + place, tl.load(touched, mask=returns, other=0), mask=returns)
+            tl.store(olds + at, tl.load(touched, mask=returns, other=0), mask=returns)
             tl.store(touched, _whole(row, tl.load(to + of.CLOCK)), mask=returns)
-            tl.atomic_add(to + of.RETURNED, again, sem="relaxed")
+            tl.atomic_add(to + of.RETURNED, returned, sem="relaxed")
     tl.store(fresh + tl.program_id(0), count)
+    tl.store(repeats + tl.program_id(0), others)
 
 
 @triton.jit
@@ -291,6 +297,26 @@ def make_room(
 
 
 @triton.jit
+def _refuse(to, refused):
+    """So many ids get no row; many programs would wait for one address, so those that have none pass it over."""
+    if (refused > 0) & (tl.load(to + of.FAULT) == 0):
+        tl.atomic_add(to + of.REFUSED, refused, sem="relaxed")
+
+
+@triton.jit
+def _count_in_sketch(line, id, sums, mask):
+    """Sketches say what was found for these ids: the most that any of them has for a cell."""
+    sketch = tl.load(line + of.SKETCH)
+    if sketch != 0:
+        cells = sketch.to(tl.pointer_type(tl.int32))
+        hash, stride, width = _cells(line, id)
+        total = tl.load(sums, mask=mask, other=0)
+        for number in tl.static_range(4):
+            cell = number * width + ((hash + number * stride).to(tl.int64) & (width - 1))
+            tl.atomic_max(cells + cell, total, mask=mask & (total > 0), sem="relaxed")
+
+
+@triton.jit
 def bear(
     values,
     features,
@@ -300,68 +326,15 @@ def bear(
     lines,
     standing,
     rows,
-    times,
-    places,
-    marks,
-    before,
-    ranks,
-    given,  # int64 [room]: the slot of each distinct id, NO_ID where it gets none
-    lacking,  # int32 [1]
-    IDS: tl.constexpr,
-    N: tl.constexpr,
-    F: tl.constexpr,
-    STEPS: tl.constexpr,
-):
-    """Slots for those who come, in the order of their first positions, and what leads to their rows."""
-    if _any_missing(missed, N):
-        number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-        index, buckets = index_kernels.index_of(tables, table, 0)
-        row, wanted = _missing(rows, at, mask)
-        line, to = lines + table * of.LENGTH, standing + table * of.STANDING
-        mark = tl.load(marks + at, mask=wanted, other=0)
-        place = tl.load(places + at, mask=wanted, other=0)
-        begin = tl.load(before + tl.load(first_programs + number) * (IDS // N))
-        comes = mark == of.COMES
-        rank = tl.load(before + tl.program_id(0)) - begin + tl.cumsum(comes.to(tl.int32), 0) - 1
-        rank = rank.to(tl.int64) + tl.load(ranks + number)
-        comes = comes & (rank < tl.load(to + of.ALLOWED))
-        free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + (tl.load(to + of.SIZE) - tl.load(to + of.GONE))
-        slot = tl.load(free + rank, mask=comes, other=0)
-        id = tl.load(values + at, mask=mark > 0, other=0)
-        left = index_kernels.put(index, buckets, id, slot, comes)
-        lost = tl.sum(left.to(tl.int32))
-        if lost > 0:
-            tl.atomic_add(lacking, lost, sem="relaxed")
-        fault = tl.zeros(at.shape, tl.int64) + tl.load(to + of.FAULT)
-        returns = (mark == of.RETURNS) & (fault == 0)
-        slot = tl.where(returns, -2 - row, slot.to(tl.int64))
-        begins = comes | returns
-        tl.store(tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)) + slot, id, mask=begins)
-        touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
-        tl.store(touched, _whole(slot, tl.load(to + of.CLOCK)), mask=begins)
-        if tl.load(line + of.KIND) == of.LFU:
-            counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
-            tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
-        slot = tl.where(begins, slot, feature.NO_ID)
-        tl.store(given + place, slot, mask=mark > 0)
-
-
-@triton.jit
-def fill_in(
-    values,
-    features,
-    first_programs,
-    missed,
-    lines,
-    standing,
-    rows,
     words,
     times,
     places,
     sums,
     olds,
     marks,
-    given,
+    before,
+    ranks,
+    lacking,  # int32 [1]
     homes,  # int64 [T, LENGTH], where BEGIN
     BEGIN: tl.constexpr,  # whether rows get what they begin with
     IDS: tl.constexpr,
@@ -369,42 +342,75 @@ def fill_in(
     F: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """Missing ids get the slot of theirs, if any, and its row begins at the first of them.
+    """Slots for those who come, in the order of their first positions, and what leads to their rows.
 
-    Sketches count them, and what was noted for the batch is cleared.
+    First positions get them here. Sketches count their ids, and what was noted for the batch is cleared.
     """
     if _any_missing(missed, N):
-        _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        index, buckets = index_kernels.index_of(tables, table, 0)
         row, wanted = _missing(rows, at, mask)
         line, to = lines + table * of.LENGTH, standing + table * of.STANDING
         mark = tl.load(marks + at, mask=wanted, other=0)
-        place = tl.load(places + at, mask=wanted, other=0)
-        slot = tl.load(given + place, mask=wanted, other=feature.NO_ID)
-        tl.store(rows + at, slot, mask=wanted)
         first = mark > 0
+        id = tl.load(values + at, mask=first, other=0)
+        place = tl.load(places + at, mask=first, other=0)
         tl.store(words + place, tl.full(at.shape, of.EMPTY, tl.int64), mask=first)
+        begin = tl.load(before + tl.load(first_programs + number) * (IDS // N))
+        comes = mark == of.COMES
+        rank = tl.load(before + tl.program_id(0)) - begin + tl.cumsum(comes.to(tl.int32), 0) - 1
+        rank = rank.to(tl.int64) + tl.load(ranks + number)
+        comes = comes & (rank < tl.load(to + of.ALLOWED))
+        free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + (tl.load(to + of.SIZE) - tl.load(to + of.GONE))
+        slot = tl.load(free + rank, mask=comes, other=0)
+        fault = tl.zeros(at.shape, tl.int64) + tl.load(to + of.FAULT)
+        returns = mark == of.RETURNS
+        slot = tl.where(returns, -2 - row, slot.to(tl.int64))
+        begins = comes | (returns & (fault == 0))
+        tl.store(tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)) + slot, id, mask=begins)
+        touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
+        tl.store(touched, _whole(slot, tl.load(to + of.CLOCK)), mask=begins)
         if counts_ids(line):
+            if tl.load(line + of.KIND) == of.LFU:
+                counts = tl.load(line + of.COUNTS).to(tl.pointer_type(tl.int32)) + slot
+                tl.store(counts, tl.load(times + place, mask=begins, other=0), mask=begins)
             tl.store(times + place, _whole(place, 0), mask=first)
+        slot = tl.where(begins, slot, of.NO_ID)
+        tl.store(rows + at, slot, mask=first)
+        _refuse(to, tl.sum((first & (slot < 0)).to(tl.int64)))
         if tl.load(to + of.FAULT) == 0:
-            refused = tl.sum((wanted & (slot < 0)).to(tl.int64))
-            if refused > 0:  # many programs would wait for one address
-                tl.atomic_add(to + of.REFUSED, refused, sem="relaxed")
-            sketch = tl.load(line + of.SKETCH)
-            if sketch != 0:
-                id = tl.load(values + at, mask=first, other=0)
-                cells = sketch.to(tl.pointer_type(tl.int32))
-                hash, stride, width = _cells(line, id)
-                total = tl.load(sums + place, mask=first, other=0)
-                for number in tl.static_range(4):
-                    cell = number * width + ((hash + number * stride).to(tl.int64) & (width - 1))
-                    tl.atomic_max(cells + cell, total, mask=first & (total > 0), sem="relaxed")
+            _count_in_sketch(line, id, sums + at, first)
         else:
-            returns = mark == of.RETURNS
-            touched = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + (-2 - row)
-            tl.store(touched, tl.load(olds + place, mask=returns, other=0), mask=returns)
+            tl.store(touched, tl.load(olds + at, mask=returns, other=0), mask=returns)
+        left = index_kernels.put(index, buckets, id, slot.to(tl.int32), comes)
+        lost = tl.sum(left.to(tl.int32))
+        if lost > 0:
+            tl.atomic_add(lacking, lost, sem="relaxed")
         if BEGIN:
-            id = tl.load(values + at, mask=first, other=0)
-            begin_rows(homes, table, id, tl.where(first, slot, feature.NO_ID), 2)
+            begin_rows(homes, table, id, slot, 2)
+
+
+@triton.jit
+def fill_in(
+    features,
+    first_programs,
+    standing,
+    rows,
+    places,
+    repeats,
+    IDS: tl.constexpr,
+    N: tl.constexpr,
+    F: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """Missing ids that are not the first of theirs get the slot that the first one has got, if any."""
+    if tl.load(repeats + tl.program_id(0)) > 0:
+        _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
+        _row, wanted = _missing(rows, at, mask)
+        begin = tl.load(places + at, mask=wanted, other=0)
+        slot = tl.load(rows + begin, mask=wanted, other=of.NO_ID)
+        tl.store(rows + at, slot, mask=wanted)
+        _refuse(standing + table * of.STANDING, tl.sum((wanted & (slot < 0)).to(tl.int64)))
 
 
 @triton.jit

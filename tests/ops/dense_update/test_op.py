@@ -115,6 +115,34 @@ def test_parameters_without_gradient_rest_and_count_their_own_steps():
     same(plain, ours)
 
 
+@pytest.mark.parametrize("kind", ["adam", "adagrad with all"])
+def test_steps_that_others_count_meanwhile_are_seen(kind):
+    """Their number is kept beside the tensor that has it, which is asked only where it has changed."""
+    _, plain, ours = pair(KINDS[kind])
+    update = DenseUpdate(ours)
+    for number in range(6):
+        give(number, plain, ours)
+        plain.step()
+        ours.step() if number in (2, 4) else update.step()
+        if number == 3:
+            for each in (plain, ours):
+                for state in each.state.values():
+                    state["step"].fill_(50)
+    same(plain, ours)
+
+
+def test_a_rule_that_comes_to_depend_on_the_step_finds_how_many_were_done():
+    _, plain, ours = pair(KINDS["adagrad"])
+    update = DenseUpdate(ours)
+    for number in range(5):
+        give(number, plain, ours)
+        for group in plain.param_groups + ours.param_groups:
+            group["lr_decay"] = 0.5 * (number > 2)
+        plain.step()
+        update.step()
+    same(plain, ours)
+
+
 def test_groups_have_their_own_numbers_and_schedules_change_them():
     def make(p):
         return AdamW(

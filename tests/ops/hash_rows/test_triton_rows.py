@@ -148,6 +148,19 @@ def test_an_expired_row_stays_expired_where_too_many_are_wanted() -> None:
     assert both.rows.find(there([1, 2]), both.spans(([1, 2],)))[0] == NO_ID
 
 
+def test_where_too_many_are_wanted_nobody_gets_a_slot_and_nothing_is_left_of_the_batch() -> None:
+    rows = HashRows.empty([Policy(2, "ttl", lifetime=1)], DEVICE)
+    for ids, slots in (([1, 2, 1], [0, 1, 0]), ([1, 7, 8, 1], [NO_ID] * 4), ([2, 1, 2], [1, 0, 1])):
+        spans = of_counts([len(ids)], [0], DEVICE, ids=64)
+        assert rows.prepare(there(ids), spans).tolist() == slots
+        noted = rows._noted
+        assert noted is not None
+        assert bool((noted.words == of.EMPTY).all())
+        for _ in range(3):
+            rows.advance()
+    assert rows.counters(0)["refused"] == 0
+
+
 def test_a_full_table_without_eviction_takes_those_who_came_first() -> None:
     both = Both(table(3, eviction=None))
     both.train([9])
@@ -282,7 +295,11 @@ def test_an_index_is_made_for_half_as_many_rows_again_or_on_a_full_card_for_thos
     assert (rows.tables[0].slots, rows.tables[0].room, len(rows.tables[0].index)) == (1600, 1600, 214)
 
 
-def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands() -> None:
+@pytest.mark.parametrize("few", [triton_rows.FEW, 0])
+def test_a_new_id_among_many_known_ones_gets_a_row_wherever_it_stands(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_rows, "FEW", few)
     rows, spans = HashRows.empty([Policy(400)], DEVICE), of_counts([300, 30], [0, 0], DEVICE, ids=512)
     slots = rows.prepare(there(list(range(330))), spans, evict=False).tolist()
     assert slots == list(range(330))
