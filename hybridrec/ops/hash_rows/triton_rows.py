@@ -217,7 +217,10 @@ class HashRows:
             self.moved()
 
     def _move_on(self) -> None:
-        """Move the next slice, of whatever tables have entries that have not moved."""
+        """Move the next slice, of whatever tables have entries that have not moved.
+
+        That is when a batch is done, so that lookups while entries move are compiled when a table grows first: early.
+        """
         moving, left = list(self._moving()), SLICE
         for table in moving:
             left -= self._move(table, left)
@@ -258,7 +261,6 @@ class HashRows:
         rows = torch.empty_like(values)
         if not spans.programs:
             return rows
-        self._move_on()
         noted = self._note(values, spans)
         self._look_up(values, spans, rows, noted.found, noted.missed, train=True)
         if not force:
@@ -268,6 +270,7 @@ class HashRows:
             self._evict()
         self._bear(values, spans, rows, noted, homes)
         wanted.close_batch[(self.count,)](self.standing)
+        self._move_on()
         return rows
 
     def _bear(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor | None) -> None:

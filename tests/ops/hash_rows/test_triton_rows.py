@@ -259,6 +259,19 @@ def test_a_table_that_is_cleared_while_entries_move_has_none(monkeypatch: pytest
     assert rows.prepare(there(list(range(20, 40))), spans).tolist() == list(range(20))
 
 
+def test_a_lookup_moves_no_more_than_a_slice_for_all_tables_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rows, "SLICE", 3)
+    tables = {number: TableSlots(Policy(60), DEVICE, slots=30) for number in range(2)}  # four buckets each
+    rows, spans = HashRows(tables, 2, DEVICE), of_counts([2], [1], DEVICE, ids=64)
+    for number in range(2):
+        rows.grow(number, 60)
+    found = []
+    for _ in range(3):
+        rows.prepare(there([1, 2]), spans)
+        found.append([None if table.moving is None else table.done for table in tables.values()])
+    assert found == [[3, 0], [None, 2], [None, None]]
+
+
 def test_a_part_of_several_tables_moves_their_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_rows, "SLICE", 3)
     rows = HashRows({1: TableSlots(Policy(60), DEVICE, slots=30)}, 2, DEVICE)
