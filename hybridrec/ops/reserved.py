@@ -75,10 +75,11 @@ class Column:
         """What it takes: memory comes in whole units."""
         return self._memory.extent
 
+    @torch.inference_mode(False)  # what is made where gradients are off is written where they are not
     def grow(self, count: int) -> None:
         """Have memory for so many elements; OutOfMemoryError where there is too little, and nothing has changed."""
         if count > self.most:
-            raise torch.OutOfMemoryError(f"{count:,} elements, where no card has memory for {self.most:,}")
+            raise torch.OutOfMemoryError(f"{count:,} elements, where {self.most:,} have addresses")
         self._memory.grow(count * self._width)
         self._take(count)
 
@@ -87,7 +88,6 @@ class Column:
         self._memory.shrink(extent)
         self._take(count)
 
-    @torch.inference_mode(False)  # what is made where gradients are off is written where they are not
     def _take(self, count: int) -> None:
         self.count = count
         if count:  # a tensor of none would have no address

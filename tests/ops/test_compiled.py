@@ -52,7 +52,7 @@ def test_a_batch_of_dynamic_tables_compiles(compiled: set[str], aligned: bool) -
 def test_a_batch_whose_entries_move_to_a_larger_index_compiles(
     compiled: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(triton_rows, "SLICE", 1)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
     rows = HashRows({0: TableSlots(Policy(100), CPU, slots=50)}, 1, CPU)
     ids, spans = torch.arange(40), of_counts([40], [0], CPU)
     rows.grow(0, 100)

@@ -22,6 +22,7 @@ LOOKED, SCANNED, EVICTED = of.LOOKED, 1024, 64  # ids or rows of a program
 FEW, JUDGED, JUDGED_OF_MANY = 1 << 21, 128, 512  # ids of a batch, and of a program that gives them rows
 SCANS = 528  # programs that go over the records of a table
 SLICE = 1 << 16  # buckets whose entries a training lookup moves to a larger index: half a million, some 0.2 ms
+HASTE = 3  # ids of it for which one bucket more moves
 
 
 @dataclass(frozen=True)
@@ -216,12 +217,12 @@ class HashRows:
             self._move(here, len(here.moving))
             self.moved()
 
-    def _move_on(self) -> None:
-        """Move the next slice, of whatever tables have entries that have not moved.
+    def _move_on(self, left: int) -> None:
+        """Move entries of so many buckets, of whatever tables have some that have not moved.
 
         That is when a batch is done, so that lookups while entries move are compiled when a table grows first: early.
         """
-        moving, left = list(self._moving()), SLICE
+        moving = list(self._moving())
         for table in moving:
             left -= self._move(table, left)
         if any(table.moving is None for table in moving):
@@ -270,7 +271,7 @@ class HashRows:
             self._evict()
         self._bear(values, spans, rows, noted, homes)
         wanted.close_batch[(self.count,)](self.standing)
-        self._move_on()
+        self._move_on(slice_for(len(values)))
         return rows
 
     def _bear(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor | None) -> None:
@@ -365,6 +366,15 @@ class HashRows:
     def one(self, table: int, count: int) -> Spans:
         """Ids of one table alone."""
         return of_counts([count], [table], self.device)
+
+
+def slice_for(ids: int) -> int:
+    """Buckets whose entries move after a batch of so many ids.
+
+    An index for N rows has N / 7.5 buckets, and that which its entries move to is for N / 2 more rows: all have moved
+    before it is too small where one does for 3.75 new ids, or for fewer.
+    """
+    return SLICE + ids // HASTE
 
 
 def _judged(spans: Spans) -> int:

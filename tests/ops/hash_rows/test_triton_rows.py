@@ -213,7 +213,7 @@ def held(table: TableSlots) -> dict[int, int]:
 def test_rows_come_and_go_as_ever_while_entries_move_to_a_larger_index(
     monkeypatch: pytest.MonkeyPatch, eviction: str
 ) -> None:
-    monkeypatch.setattr(triton_rows, "SLICE", 1)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
     policies = [Policy(70, eviction), Policy(90, eviction)]
     tables = {
         n: TableSlots(policy, DEVICE, slots) for n, (policy, slots) in enumerate(zip(policies, (50, 30), strict=True))
@@ -246,7 +246,7 @@ def test_rows_come_and_go_as_ever_while_entries_move_to_a_larger_index(
 
 
 def test_a_table_that_is_cleared_while_entries_move_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_rows, "SLICE", 1)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
     rows = HashRows({0: TableSlots(Policy(60), DEVICE, slots=30)}, 1, DEVICE)
     spans = of_counts([20], [0], DEVICE, ids=64)
     rows.prepare(there(list(range(20))), spans)
@@ -259,8 +259,15 @@ def test_a_table_that_is_cleared_while_entries_move_has_none(monkeypatch: pytest
     assert rows.prepare(there(list(range(20, 40))), spans).tolist() == list(range(20))
 
 
+@pytest.mark.parametrize("rows", [10**4, 10**6, 10**8])
+@pytest.mark.parametrize("batch", [1000, 10**6])
+def test_all_entries_have_moved_before_the_next_index_is_too_small(rows: int, batch: int) -> None:
+    lookups = -(-(rows // 2) // batch)
+    assert lookups * triton_rows.slice_for(batch) >= triton_rows.hash_index.buckets_for(rows)
+
+
 def test_a_lookup_moves_no_more_than_a_slice_for_all_tables_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_rows, "SLICE", 3)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 3)
     tables = {number: TableSlots(Policy(60), DEVICE, slots=30) for number in range(2)}  # four buckets each
     rows, spans = HashRows(tables, 2, DEVICE), of_counts([2], [1], DEVICE, ids=64)
     for number in range(2):
@@ -273,7 +280,7 @@ def test_a_lookup_moves_no_more_than_a_slice_for_all_tables_together(monkeypatch
 
 
 def test_a_part_of_several_tables_moves_their_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_rows, "SLICE", 3)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 3)
     rows = HashRows({1: TableSlots(Policy(60), DEVICE, slots=30)}, 2, DEVICE)
     part, spans = rows.part(1), of_counts([20], [1], DEVICE, ids=64)
     rows.prepare(there(list(range(20))), spans)
