@@ -24,6 +24,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +184,19 @@ def why_no_peer(args: Options) -> str | None:
 
 def medium(args: Options, answer: dict[str, Any]) -> None:
     task = task_of(args, "medium_fp32", warm=1 if args.smoke else MEDIUM_WARM)
-    found = tried(answer, "medium", lambda: told("tiers_gpu_medium.py", task))
+    found = tried(answer, "medium", lambda: largest(task))
     answer |= {} if found is None else {"medium": found}
+
+
+def largest(task: Task) -> dict[str, Any]:
+    """The answer for the largest batches that card and host have memory for, each size in a process of its own."""
+    lacked: dict[str, str] = {}
+    for batch in (task.batch, task.batch // 2):
+        found = told("tiers_gpu_medium.py", replace(task, batch=batch))
+        if "ms" in found:
+            return {"lacked": lacked, **found}
+        lacked[str(batch)] = found["lacked"]
+    raise RuntimeError(f"no batch is small enough: {lacked}")
 
 
 PARTS = {"keys": keys, "batches": batches, "steps": steps, "tiered": tiered, "uvm": uvm, "medium": medium}

@@ -1,29 +1,27 @@
 """A process of `tiers_gpu.py`: the Medium model in float32, 206 GiB of rows that a Trainer spreads over card and host.
 
-Nobody tells it which tables get a cache, nor how large: that is the Trainer's choice. A Trainer does not know yet how
-large batches are and leaves a tenth of the card to what is no table; where a step of this model needs more, memory of
-that size is held while it chooses. Batches are too large to keep many: they are drawn while the clock stands still,
-each once. Steps are timed a few at a time until all that they began is done, the rows of the batch to come among it.
+Nobody tells it which tables get a cache, nor how large: that is the Trainer's choice, who is shown a batch as `fit` is.
+Batches are too large to keep many: they are drawn while the clock stands still, each once. Steps are timed a few at a
+time until all that they began is done, the rows of the batch to come among it. A process tries one size of batches, and
+says so where card or host lack the memory for it.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import torch
-from embedding_gpu_ours import DENSE_LR, batch_of, collection, model_of, optimizer, with_graphs
-from gpu_models import Shape, sample
+from embedding_gpu_ours import DENSE_LR, batch_of, collection, model_of, optimizer
+from gpu_models import Sample, Shape, sample
 from gpu_process import Task, say, tidy
 from tiers_gpu_models import shape_of
 from tiers_gpu_tiered import counted, hit_rate
 from torch import Tensor
 
-from hybridrec.embedding.gpu import caches, memory
+from hybridrec.embedding.gpu import memory
 from hybridrec.train import Trainer, TrainOptions
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import train_step
@@ -34,42 +32,29 @@ WATCHED = 4_096  # rows of a table
 
 
 def trainer_of(task: Task, shape: Shape) -> Trainer:
-    """The Trainer, who has chosen; rows and their state have memory, and what was held back is free."""
-    model = model_of(shape, collection(shape, task.device), task.device)
-    held = held_back(shape, task)  # until this returns
+    """The Trainer, who has chosen; rows and their state have memory."""
     made = Trainer(
-        model,
+        model_of(shape, collection(shape, task.device), task.device),
         lambda parameters: torch.optim.Adagrad(parameters, lr=DENSE_LR, foreach=True),
         lambda rows: optimizer(shape, rows),
         options=TrainOptions(progress="none", graphs=None if task.device == "cpu" else True),
     )
-    del held
+    made.expect([like(shape, task.batch)])
+    _ = made.learner
     return made
 
 
-def held_back(shape: Shape, task: Task) -> Tensor | None:
-    """Memory for what a step needs beyond the share that a Trainer leaves to it: vectors, their gradients, and ids.
-
-    Vectors five times: themselves, their gradient, what layers make of them, and room to spare (four times were too
-    few for batches of 65,536). Ids twelve times: batches, slots, groups.
-    """
-    free = memory.free_bytes(torch.device(task.device))
-    if free is None:
-        return None
-    working = 5 * 4 * task.batch * shape.width + 12 * 8 * task.batch * shape.ids
-    return torch.empty(beyond(working, free), dtype=torch.uint8, device=task.device)
-
-
-def beyond(working: int, free: int) -> int:
-    """How many of the bytes that are free must be held so that so many are left beside tables in the end."""
-    return max(0, math.ceil((working - caches.MARGIN * free) / (1 - caches.MARGIN)))
+def like(shape: Shape, rows: int) -> Batch:
+    """A batch as they will be, with any numbers, and nothing of it on the card."""
+    ids = torch.empty(rows * shape.ids, dtype=torch.int64)
+    return batch_of(shape, rows, Sample(ids, torch.empty(rows, shape.numbers), torch.empty(rows)))
 
 
 class Steps:
-    """Steps of a trainer on batches of a size, each drawn once. Some rows of the largest table are watched."""
+    """Steps of a trainer on batches, each drawn once. Some rows of the largest table are watched."""
 
-    def __init__(self, task: Task, shape: Shape, trainer: Trainer, batch: int) -> None:
-        self.task, self.shape, self.learner, self.batch = task, shape, trainer.learner, batch
+    def __init__(self, task: Task, shape: Shape, trainer: Trainer) -> None:
+        self.task, self.shape, self.learner, self.batch = task, shape, trainer.learner, task.batch
         self.emb: Any = trainer.model.get_submodule("embeddings")
         self.number = 0
         self.table, self.rows = max(enumerate(rows for rows, _ in shape.tables), key=lambda each: each[1])
@@ -118,9 +103,9 @@ class Steps:
         assert bool(after.isfinite().all()), "rows are numbers"
 
 
-def measured(task: Task, shape: Shape, trainer: Trainer, batch: int) -> dict[str, Any]:
-    """ms of a step on batches of this size, and what became of the ids."""
-    steps = Steps(task, shape, trainer, batch)
+def measured(task: Task, shape: Shape, trainer: Trainer) -> dict[str, Any]:
+    """ms of a step, and what became of the ids."""
+    steps = Steps(task, shape, trainer)
     for _ in range(-(-task.warm // AT_A_TIME)):
         steps.several(AT_A_TIME)
     before = counted(steps.emb)
@@ -128,7 +113,7 @@ def measured(task: Task, shape: Shape, trainer: Trainer, batch: int) -> dict[str
     after = counted(steps.emb)
     steps.check()
     graphs = trainer.learner.graphs
-    found = {"ms": median(times), "batch": batch, "batches": steps.number, "hit_rate": hit_rate(before, after)}
+    found = {"ms": median(times), "batch": task.batch, "batches": steps.number, "hit_rate": hit_rate(before, after)}
     return {**found, "loss": steps.result.loss, "no_graphs": None if graphs is None else graphs.refused}
 
 
@@ -150,22 +135,11 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     shape = shape_of(task.model, task.most_rows)
-    found: dict[str, Any] = {"lacked": {}}
-    trainer: Trainer | None = None
-    for batch in (task.batch, task.batch // 2):
-        try:
-            trainer = trainer or begun(replace(task, batch=batch), shape, found)
-            found |= measured(task, shape, trainer, batch)
-            break
-        except (torch.OutOfMemoryError, ValueError) as error:  # ValueError: the host has not the memory either
-            found["lacked"][batch] = f"{error}"[:400]
-            say(found)
-        if trainer is not None:
-            trainer.learner.discard()
-            with_graphs(trainer.learner)
-        tidy(task)
-    if "ms" not in found:
-        raise SystemExit(f"no batch is small enough: {found['lacked']}")
+    found: dict[str, Any] = {}
+    try:
+        found |= measured(task, shape, begun(task, shape, found))
+    except (torch.OutOfMemoryError, ValueError) as error:  # ValueError: the host has not the memory either
+        found["lacked"] = f"{error}"[:400]
     if task.device != "cpu":
         found |= {"peak_gib": torch.cuda.max_memory_allocated() / 2**30}
     say(found)

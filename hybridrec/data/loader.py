@@ -286,10 +286,10 @@ class Loader:
         if not self._packable:
             return False
         ahead = self._packable[0][0] - self._taken
+        if self._decoder.device is not None and ahead + self._left_before() >= max(LOCKED, self._effort.prefetch):
+            return False
         if ahead < self._effort.prefetch:
             return True
-        if self._decoder.device is not None and ahead + self._left_before() >= LOCKED:
-            return False
         return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._below_ceiling()
 
     def _left_before(self) -> int:

@@ -102,8 +102,8 @@ class EmbeddingCollection(RowOwner, nn.Module):
         """Whether rows have memory yet."""
         return "_stores" in self.__dict__
 
-    def give_caches(self, caches: Mapping[str, int | float]) -> None:
-        """Have so many rows of these tables, or such a share, on the GPU at a time; of stores made later."""
+    def give_caches(self, caches: Mapping[str, int | float | None]) -> None:
+        """Have so many rows of these tables, or such a share, or all, on the GPU at a time; of stores made later."""
         self._tables |= {name: replace(self._table(name), cache=rows) for name, rows in caches.items()}
 
     def __getattr__(self, name: str) -> Any:

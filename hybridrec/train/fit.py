@@ -20,6 +20,7 @@ from hybridrec.train.accord import Accord, Wishes
 from hybridrec.train.agreement import agree
 from hybridrec.train.checkpoint.lock import held
 from hybridrec.train.evaluation import no_rows
+from hybridrec.train.full_card import full_card
 from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
@@ -105,6 +106,9 @@ class Fit:
                 while self._late and self._late[-1][0]["step"] >= step:
                     self._late.pop()  # it has that loss among its own
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
+            except torch.OutOfMemoryError as error:
+                said = f"step {self.state.step + 1}: {full_card(self.learner, error)}"
+                raise torch.OutOfMemoryError(f"{said}. {self._last_saved()}") from error
             finally:
                 self._write_late()
                 self._reader.shutdown()

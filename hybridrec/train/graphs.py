@@ -128,7 +128,16 @@ class StepGraph:
                 part.expect(self.batch.batch)
         for group in self._groups:
             group.fix(self.batch.batch.ids)
-        self._again = captured(partial(self._compute, learner))
+        self._again = captured(partial(self._capture, learner))
+
+    def _capture(self, learner: Learner) -> None:
+        """Compute; a capture that fails can end, and gives its memory back, when its streams are one again."""
+        try:
+            self._compute(learner)
+        except BaseException:
+            for group in self._groups:
+                group.rejoin()
+            raise
 
     def _compute(self, learner: Learner) -> None:
         """What is captured; each replay leaves its results where this one finds them."""

@@ -12,6 +12,16 @@ from torch import Tensor
 from hybridrec.types import Batch
 
 AHEAD = 4  # steps that may have been launched while the loss of one is on its way
+LARGE = 1 << 28  # bytes of ids from which that is one step: it takes long, and each keeps its batch on the GPU
+
+
+def steps_ahead(ids: int) -> int:
+    """How many steps on batches with so many bytes of ids may have been launched while a loss is on its way.
+
+    >>> steps_ahead(1 << 20), steps_ahead(1 << 30)
+    (4, 1)
+    """
+    return 1 if ids >= LARGE else AHEAD
 
 
 class LossNotFinite(FloatingPointError):
@@ -34,7 +44,9 @@ class LateLoss:
 
     def __init__(self, loss: Tensor, outputs: Tensor, batch: Batch, also: Callable[[], None]) -> None:
         self.loss = loss
-        self.outputs, self._batch, self._also = outputs, batch, also
+        self.ahead = steps_ahead(batch.ids.values.nbytes)
+        self.outputs, self._also = outputs, also
+        self._batch: Batch | None = batch  # until it is checked
         self._there = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
         self._ready = torch.cuda.current_stream(outputs.device).record_event()
 
@@ -48,10 +60,11 @@ class LateLoss:
 
     def check(self, ago: int = 1) -> None:
         """Wait for the loss, of so many steps ago; LossNotFinite where it is not finite."""
-        value = float(self)
+        value, batch = float(self), self._batch
         self._also()
-        if not math.isfinite(value):
-            raise LossNotFinite(value, self.outputs, self._batch, late=ago)
+        if not math.isfinite(value) and batch is not None:
+            raise LossNotFinite(value, self.outputs, batch, late=ago)
+        self._batch = None
 
 
 class LateLosses:
@@ -65,7 +78,11 @@ class LateLosses:
         self._waiting.append(late)
 
     def check(self, most: int = AHEAD) -> None:
-        """Check those that are known, and wait until at most so many are not. After an error all are forgotten."""
+        """Check those that are known, and wait until at most so many are not. After an error all are forgotten.
+
+        Of steps on large batches fewer are waiting: see `steps_ahead`.
+        """
+        most = min([most, *(each.ahead for each in self._waiting)])
         try:
             while self._waiting and (len(self._waiting) > most or self._waiting[0].known()):
                 ago = len(self._waiting)

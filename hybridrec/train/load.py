@@ -15,6 +15,7 @@ from hybridrec.data.schema import Schema
 from hybridrec.parallel.ranks import TIMEOUT
 from hybridrec.parallel.watch import guarded
 from hybridrec.remedy import remedied
+from hybridrec.train.cache_choice import give_caches
 from hybridrec.train.checkpoint import Checkpoints, Contents
 from hybridrec.train.checkpoint import load as load_checkpoint
 from hybridrec.train.evaluation import evaluate, metric_set
@@ -25,7 +26,6 @@ from hybridrec.train.losses import LOSSES, Loss, LossFunction, make_loss
 from hybridrec.train.prediction import predict
 from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.step import Learner, device_of_model
-from hybridrec.train.tiers import give_caches
 from hybridrec.train.together import inside, join, path_on_main, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch

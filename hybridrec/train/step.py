@@ -29,6 +29,7 @@ from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
 from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
 from hybridrec.train.step_shares import StepShare, step_shares
+from hybridrec.train.together import on_all
 from hybridrec.types import Batch
 
 if TYPE_CHECKING:
@@ -111,8 +112,12 @@ class Learner:
     def settle(self) -> None:
         """Wait for all lookups and the losses of the last steps: an error where one is not as it should be.
 
-        What a lookup on a device finds is told by a later one, and this is for whoever makes no more of them.
+        What a lookup on a device finds is told by a later one, and this is for whoever makes no more of them. With
+        `ranks`, all of them call it, and an error of one is told by all.
         """
+        on_all(self.ranks, self._check)
+
+    def _check(self) -> None:
         self.losses.check(0)
         for _, group in groups_of(self.model):
             group.check()

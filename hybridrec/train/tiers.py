@@ -1,7 +1,4 @@
-"""Tables that a card cannot hold beside the others: a Trainer has their hot rows there, and the rest on the host.
-
-It is chosen when the row optimizer is known, since its state lies beside the rows, and before rows have memory.
-"""
+"""Tables that a card cannot hold beside the others: which of them get a cache there, and how large."""
 
 from __future__ import annotations
 
@@ -17,12 +14,9 @@ from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.embedding.gpu import caches, memory
 from hybridrec.ops.row_cache.cache import MOST_ROWS
 from hybridrec.optim.rule import RowRule
-from hybridrec.train.optimizers import RowChoice
-from hybridrec.train.row_rules import MOST, NONE, Rules, collections_of, row_rules
+from hybridrec.train.row_rules import MOST, NONE, Rules, collections_of
 
 log = logging.getLogger("hybridrec.train")
-
-NAMED = 8  # tables in the message, the largest
 
 
 class Held(NamedTuple):
@@ -55,23 +49,6 @@ class Held(NamedTuple):
     def with_cache(self, hot: int) -> Held:
         """The same with so many hot rows."""
         return self._replace(table=replace(self.table, cache=hot)) if hot < self.table.fixed_rows else self
-
-
-def give_caches(model: nn.Module, rows: RowChoice) -> None:
-    """Give a cache to tables that do not fit the card of the model, and say so; nothing where all of them fit.
-
-    Where no choice fits, what gives rows their memory says what the card lacks. The host is asked here.
-    """
-    waiting = [part.device for _, part in collections_of(model) if part.device.type == "cuda" and not part.allocated]
-    for device in dict.fromkeys(waiting):
-        free = memory.free_bytes(device)
-        assert free is not None, "it is a card"
-        room = int((1 - caches.MARGIN) * free)
-        held = held_on(model, device, {})
-        if needed_by(held) > room:  # with the most that a rule keeps: now it matters what this one does
-            held = held_on(model, device, row_rules(model, rows))
-        if needed_by(held) > room:
-            _give(held, chosen(held, room), device, free)
 
 
 def held_on(model: nn.Module, device: torch.device, rules: Rules) -> list[Held]:
@@ -121,26 +98,3 @@ def caution(model: nn.Module, batch_size: int) -> None:
                 f"table {table.name!r} has {hot:,} hot rows, and two batches of {batch_size:,} need up to {needed:,} "
                 "if no ids repeat: where lookups lack rows, give it a larger cache=, or take smaller batches"
             )
-
-
-def _give(before: list[Held], after: list[Held], device: torch.device, free: int) -> None:
-    """Tell collections what was chosen, if their host can hold the rest, and everybody who reads."""
-    new = [each for each in after if each not in before]
-    if not new:
-        return
-    memory.refuse_cold("the cold rows with their state", memory.added((e.table.name, e.cold_bytes) for e in after))
-    for each in new:
-        each.collection.give_caches({each.table.name: each.table.cached(each.table.fixed_rows)})
-    log.warning(_said([each.table for each in new], device, needed_by(before), free))
-
-
-def _said(tables: list[Table], device: torch.device, needed: int, free: int) -> str:
-    largest = sorted(tables, key=lambda table: -table.fixed_rows)
-    named = [f"{table.name} {table.cached(table.fixed_rows):,} of {table.fixed_rows:,}" for table in largest[:NAMED]]
-    named += [f"{len(tables) - NAMED} more"] if len(tables) > NAMED else []
-    return (
-        f"tables and the state of their optimizer need {needed:,} bytes on {device}, where {free:,} are free, of which "
-        f"{caches.MARGIN:.0%} is left to activations: only hot rows of {len(tables)} table{'s' * (len(tables) > 1)} "
-        f"are there, the others on the host ({', '.join(named)}). cache= of a table sets how many are hot, "
-        "where='device' keeps it whole; on the command line, model.tables='{\"NAME\"={cache=0.2}}'"
-    )

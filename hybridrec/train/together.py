@@ -14,7 +14,7 @@ from hybridrec.data.dataset import Dataset
 from hybridrec.embedding import EmbeddingCollection
 from hybridrec.parallel.ranks import VARIABLES, Ranks, init, ranks
 from hybridrec.parallel.shard import shard
-from hybridrec.parallel.watch import RankFailure
+from hybridrec.parallel.watch import RankFailure, of_connection
 from hybridrec.remedy import remedied
 from hybridrec.train.agreement import agree_on_model
 
@@ -144,6 +144,29 @@ def on_main(ranks: Ranks | None, work: Callable[[], Given]) -> Given:
     if told["error"] is not None:
         raise RankFailure(f"rank 0 failed: {told['error']}")
     return told["found"]
+
+
+def on_all(ranks: Ranks | None, work: Callable[[], None]) -> None:
+    """Do this on all ranks. Where it fails on one, all raise at once: that one its error, the others one that tells it.
+
+    >>> on_all(None, lambda: None)
+    """
+    if ranks is None:
+        return work()
+    error = None
+    try:
+        work()
+    except Exception as raised:
+        if of_connection(raised):
+            raise
+        error = raised
+    if not int(ranks.sum(torch.tensor([int(error is not None)]))[0]):
+        return None
+    told = ranks.all_told(None if error is None else f"{type(error).__name__}: {error}")
+    if error is not None:
+        raise error
+    failed, why = next((rank, why) for rank, why in enumerate(told) if why is not None)
+    raise RankFailure(f"rank {failed} failed: {why}")
 
 
 def path_on_main(ranks: Ranks | None, work: Callable[[], Path | None]) -> Path | None:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import nn
 from hybridrec.data.schema import Schema
 from hybridrec.metrics import MetricSet
 from hybridrec.parallel.watch import guarded
+from hybridrec.train.cache_choice import CacheChoice, first_of
 from hybridrec.train.callbacks import Callback, Callbacks
 from hybridrec.train.environment import environment
 from hybridrec.train.evaluation import evaluate, metric_set
@@ -32,7 +34,7 @@ from hybridrec.train.run_directory import RunDirectory
 from hybridrec.train.run_state import RunState
 from hybridrec.train.step import Learner, device_of_model
 from hybridrec.train.table_figures import plan
-from hybridrec.train.tiers import caution, give_caches
+from hybridrec.train.tiers import caution
 from hybridrec.train.together import inside, is_main, join, sharded, share_of
 from hybridrec.train.validation import fresh
 from hybridrec.types import Batch
@@ -51,8 +53,8 @@ class Trainer:
     RowWiseAdagrad(0.02). `loss` is "bce", "mse", "softmax", "in_batch_softmax" or a function of (outputs, batch).
     `out` is the folder of the run. Everything else is in `options`. Started by torchrun, the model is sharded over all
     ranks (`hr.shard`), a Dataset too, and rank 0 writes. With `servers`, addresses such as "host:7000", rows of tables
-    lie there, and lookups may go `staleness` steps ahead of updates; see `hr.shard`. Tables that do not all fit a GPU
-    get a `cache` there if they do not say where their rows are, which is logged.
+    lie there, and lookups may go `staleness` steps ahead of updates; see `hr.shard`. Tables that do not fit a GPU
+    beside the steps of `fit` get a `cache` there if they do not say where their rows are, which is logged.
 
     >>> import hybridrec as hr
     >>> from hybridrec.models import DeepFM
@@ -78,8 +80,11 @@ class Trainer:
         staleness: int | None = None,
     ) -> None:
         self.options = options or TrainOptions()
-        placed = self._placed(model, {"optimizer": optimizer, "row_optimizer": row_optimizer}, servers, staleness)
-        self.learner = self._learner(placed, make_loss(loss), optimizer, row_optimizer)
+        made = {"optimizer": optimizer, "row_optimizer": row_optimizer}
+        self.model = self._placed(model, made, servers, staleness)
+        self._parts = make_loss(loss), optimizer, row_optimizer
+        if self._caches is None or not self._caches.waits:
+            _ = self.learner
         self.metrics = metrics
         self.run = None if out is None else RunDirectory(out)
         self.state = RunState()
@@ -100,9 +105,18 @@ class Trainer:
                 f"TrainOptions.clip_norm is {self.options.clip_norm}, but rows are on servers, and no trainer of "
                 f"{ranks.world} knows the norm of all gradients; leave it out, or bound rows with clip_row_norm"
             )
-        if ranks is None and servers is None:
-            give_caches(model, made["row_optimizer"])
+        alone = ranks is None and servers is None  # else a plan says where rows are
+        self._caches = CacheChoice(model, made["row_optimizer"]) if alone else None
+        if self._caches is not None:
+            self._caches.make()
         return sharded(model, ranks, made, servers, staleness, training=True)
+
+    @cached_property
+    def learner(self) -> Learner:
+        """What makes steps. Where tables may fill a card it is made when first used: by `fit`, which knows batches."""
+        if self._caches is not None:
+            self._caches.tell()
+        return self._learner(self.model, *self._parts)
 
     def _learner(self, model: nn.Module, loss: Loss, dense: DenseChoice, rows: RowChoice) -> Learner:
         options, ranks = self.options, join(self.options.timeout)
@@ -151,6 +165,7 @@ class Trainer:
         for name, value in (("epochs", epochs), ("steps", steps)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        self.expect(train)
         weights = self.options.label_weights
         made = label_weights(weights, self.labels_of(train)) if weights else None
         self.learner.label_weights = made if made is None else made.to(self.learner.device or "cpu")
@@ -158,6 +173,18 @@ class Trainer:
             caution(self.model, size)
         Fit(self, train, validate, epochs, steps).run(None if resume is None else os.fspath(resume))
         return self.history
+
+    def expect(self, data: Iterable[Batch]) -> None:
+        """Leave room on the card for steps on this data, if rows have no memory yet; `fit` does it for its own.
+
+        Rows then get their memory with the first use of `learner`, and no data changes that any more.
+        """
+        if "learner" in vars(self) or self._caches is None:
+            return
+        with located(data):
+            first = first_of(data)
+        if first is not None:
+            self._caches.make(first, self.options.accumulate)
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
         """The loss and the metrics of the model on some data; many ranks share its rows, and find the same."""
@@ -186,10 +213,6 @@ class Trainer:
         self.stop_reason = reason
 
     # -- what it is -----------------------------------------------------------------------------------------
-
-    @property
-    def model(self) -> nn.Module:
-        return self.learner.model
 
     @property
     def is_main(self) -> bool:

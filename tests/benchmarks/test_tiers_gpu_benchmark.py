@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from hybridrec.train.step_memory import step_memory
+
 MODULES = ("embedding_gpu_ours", "gpu_models", "gpu_process", "tiers_gpu", "tiers_gpu_medium", "tiers_gpu_models")
 MODULES += ("tiers_gpu_tiered",)
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
@@ -177,7 +179,7 @@ def test_a_row_that_changed_without_a_batch_is_no_right_answer(modules: dict[str
     models, work = modules["gpu_models"], modules["tiers_gpu_medium"]
     task = modules["gpu_process"].Task("", "cpu", batch=4)
     shape = models.Shape((models.Tables(1, (1, 2), 500, 8),), hidden=(4,), numbers=1, rowwise=True)
-    steps = work.Steps(task, shape, work.trainer_of(task, shape), task.batch)
+    steps = work.Steps(task, shape, work.trainer_of(task, shape))
     steps.several(2)
     steps.check()
     unused = steps.watched[~steps.used][0]
@@ -186,13 +188,55 @@ def test_a_row_that_changed_without_a_batch_is_no_right_answer(modules: dict[str
         steps.check()
 
 
-@pytest.mark.parametrize(("working", "free"), [(22_000, 139_000), (13_900, 139_000), (10, 139_000), (100_000, 139_000)])
-def test_what_a_step_needs_is_left_beside_the_tables(modules: dict[str, ModuleType], working: int, free: int) -> None:
-    held = modules["tiers_gpu_medium"].beyond(working, free)
-    room = 0.9 * (free - held)  # what a Trainer takes for tables
-    assert held >= 0
-    assert free - room >= working
-    assert held == 0 or free - 0.9 * (free - held + 2) < working  # not more than that
+@pytest.mark.parametrize(("batch", "gib"), [(32_768, 15.0), (65_536, 30.0)])
+def test_a_trainer_is_shown_batches_like_those_of_the_steps(
+    modules: dict[str, ModuleType], batch: int, gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, work = modules["embedding_gpu_ours"], modules["tiers_gpu_medium"]
+    shape, card = modules["tiers_gpu_models"].shape_of("medium_fp32"), torch.device("meta")
+    monkeypatch.setattr("hybridrec.embedding.collection.device_of", lambda given: card)
+    with card:
+        model = ours.model_of(shape, ours.collection(shape, "meta"), "meta")
+    needed = step_memory(model, work.like(shape, batch), card)
+    assert needed.rows == batch
+    assert needed.total / 2**30 == pytest.approx(gib, abs=0.1)
+
+
+def test_smaller_batches_are_tried_where_larger_ones_lack_memory_each_in_a_process(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, tasks = modules["tiers_gpu"], []
+
+    def run(program: str, task: str) -> dict[str, Any]:
+        tasks.append(json.loads(task)["batch"])
+        return {"ms": 9.0} if tasks[-1] <= room else {"lacked": "no room", "peak_gib": 1.0}
+
+    monkeypatch.setattr(benchmark, "run", run)
+    task = modules["gpu_process"].Task("medium_fp32", batch=64)
+    room = 64
+    assert benchmark.largest(task) == {"lacked": {}, "ms": 9.0}
+    room = 32
+    assert benchmark.largest(task) == {"lacked": {"64": "no room"}, "ms": 9.0}
+    assert tasks == [64, 64, 32]
+    room = 0
+    with pytest.raises(RuntimeError, match=r"no batch is small enough: \{'64': 'no room', '32': 'no room'\}"):
+        benchmark.largest(task)
+
+
+def test_a_size_for_which_there_is_no_memory_is_told_with_what_was_lacking(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, task = modules["tiers_gpu_medium"], modules["gpu_process"].Task("medium_fp32", "cpu", batch=2, most_rows=50)
+
+    def without_room(*_: object) -> None:
+        raise torch.OutOfMemoryError("no room for 1.18 GiB")
+
+    monkeypatch.setattr(work, "measured", without_room)
+    monkeypatch.setattr(sys, "argv", ["tiers_gpu_medium.py", task.to_json()])
+    work.main()
+    found = json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("@"))
+    assert found["lacked"] == "no room for 1.18 GiB"
+    assert "ms" not in found
 
 
 # -- the peer --------------------------------------------------------------------------------------------------

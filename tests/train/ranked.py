@@ -15,6 +15,7 @@ import torch
 
 import hybridrec as hr
 from hybridrec.data import Dataset
+from hybridrec.embedding.owner import groups_of
 from hybridrec.models import DeepFM, TwoTower
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.parallel.ranks import ranks
@@ -132,6 +133,38 @@ def refused(what: str) -> str:
     try:
         trainer = Trainer(model, options=replace(QUIET, **options), **more)
         trainer.fit(ds.shard(0, 5) if what == "shard" else ds)
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+class LateFault(Callback):
+    """From a step on, what a rank has looked up turns out not to be as it should."""
+
+    def __init__(self, rank: int, step: int) -> None:
+        self.rank, self.step = rank, step
+
+    def on_step(self, trainer: Trainer, result: Any) -> None:
+        mine = ranks()
+        if trainer.step == self.step and mine is not None and mine.rank == self.rank:
+            group: Any = next(group for _, group in groups_of(trainer.model))
+
+            def check() -> None:
+                raise ValueError("an earlier lookup took its rows for zeros")
+
+            group.check = check
+
+
+def found_late(rank: int, what: str) -> str:
+    """What a rank is told of a fault that one of them finds when the last step is made, or the last score."""
+    ds = data_of(40, 20)
+    fault = LateFault(rank, 1 if what == "predict" else 2)
+    trainer = trainer_of(ds, callbacks=[] if what == "predict" else [fault], options={"log_every": 100})
+    try:
+        trainer.fit(ds.shard_for_rank(by="batch"), steps=2)
+        fault.step = trainer.step
+        fault.on_step(trainer, None)
+        trainer.predict(ds)
     except (ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"

@@ -11,7 +11,7 @@ from torch import nn
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.shard import place
-from hybridrec.train.graphs import StepGraphs, graphs_for
+from hybridrec.train.graphs import StepGraph, StepGraphs, graphs_for
 from hybridrec.train.losses import LOSSES, make_loss
 from hybridrec.train.step import Learner
 from tests.train.clicks import dataset, model_of
@@ -62,3 +62,30 @@ def test_steps_that_cannot_be_repeated_run_as_they_are():
     learner.model.train()
     assert [graphs.find(learner, batch) for _ in range(10)] == [None] * 10
     assert graphs.replays == 0
+
+
+class Apart:
+    """A group of tables whose work is on a stream of its own."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def fix(self, block: object) -> None:
+        self.done.append("fix")
+
+    def rejoin(self) -> None:
+        self.done.append("rejoin")
+
+
+def test_a_capture_that_fails_has_its_streams_join_before_it_ends(monkeypatch):
+    def without_room(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("no room for this tensor")
+
+    ds, group, model = dataset(), Apart(), nn.Linear(1, 1)
+    monkeypatch.setattr(model, "forward", lambda batch: torch.zeros(len(batch)))
+    learner = Learner(model, make_loss(without_room), device=torch.device("cpu"))
+    monkeypatch.setattr("hybridrec.train.graphs.groups_of", lambda model: [("", group)])
+    monkeypatch.setattr("hybridrec.train.graphs.captured", lambda work: work())
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        StepGraph(learner, next(iter(ds)), None)
+    assert group.done == ["fix", "rejoin"]

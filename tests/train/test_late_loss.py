@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import weakref
 
 import pytest
 import torch
 
+from hybridrec.train import late_loss
 from hybridrec.train.late_loss import AHEAD, LateLoss, LateLosses, LossNotFinite
 from hybridrec.train.step import Learner, train_step
 from tests.train.clicks import dataset, trainer_of
@@ -61,6 +63,28 @@ def test_those_of_the_last_steps_are_not_waited_for(monkeypatch):
     assert [device.waits for _, device in found] == [1, 1, *[0] * AHEAD]
     losses.check(0)
     assert [device.waits for _, device in found] == [1] * (AHEAD + 2)
+
+
+def test_of_steps_on_large_batches_only_the_last_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(late_loss, "LARGE", 1)
+    found = [late(monkeypatch, 0.5) for _ in range(4)]
+    losses = LateLosses()
+    for each, _ in found:
+        losses.add(each)
+        losses.check()
+    assert [device.waits for _, device in found] == [1, 1, 1, 0]
+
+
+def test_a_batch_is_kept_until_its_loss_was_seen_to_be_finite(monkeypatch):
+    batch = next(iter(dataset())).clone()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda at: Device(done=False))
+    kept = weakref.ref(batch)
+    found = LateLoss(torch.tensor(0.5), torch.zeros(100), batch, lambda: None)
+    del batch
+    assert kept() is not None
+    found.check()
+    assert kept() is None
+    assert float(found) == 0.5
 
 
 def test_one_that_is_known_is_told_at_once_with_how_long_ago_it_was(monkeypatch):

@@ -1,188 +1,23 @@
-"""Tables that do not fit a card get a cache when a Trainer is made: without a card, whose free bytes are given."""
+"""Hot rows that may be too few for the batches of a fit, without a card."""
 
 from __future__ import annotations
-
-import inspect
-import logging
 
 import pytest
 import torch
 from torch import nn
 
 import hybridrec as hr
-from hybridrec import host_memory
 from hybridrec.embedding import collection
-from hybridrec.embedding.gpu import caches, memory
-from hybridrec.models import build
-from hybridrec.train import Trainer, tiers
-from hybridrec.train.row_rules import MOST, row_rules
-from tests.models.clicks import CONFIGS, dataset
+from hybridrec.train import tiers
 
 CARD = torch.device("cuda", 0)
-ROOM = 10**6  # bytes for tables
-
-
-@pytest.fixture(autouse=True)
-def card(monkeypatch) -> None:
-    monkeypatch.setattr(collection, "device_of", lambda given: CARD if given == "cuda" else torch.device(given))
-    monkeypatch.setattr(memory, "free_bytes", lambda device: round(ROOM / (1 - caches.MARGIN)))
-    monkeypatch.setattr(host_memory, "available", lambda: 10**9)
-
-
-class Towers(nn.Module):
-    """Two collections, of which the second has a table that is called as one of the first."""
-
-    def __init__(self, tables: list[hr.Table], others: list[hr.Table] | None = None) -> None:
-        super().__init__()
-        self.one = hr.EmbeddingCollection(tables, device="cuda")
-        self.other = self.one if others is None else hr.EmbeddingCollection(others, device="cuda")
-        self.top = nn.Linear(4, 1)
-
-
-ITEM, DAY = hr.Table("item", dim=16, rows=20_000), hr.Table("day", dim=16, rows=7)  # 68 bytes a row, and 4 or 128
-
-
-def hot_rows(model: Towers) -> dict[str, int | float | None]:
-    found = {name: table.cache for name, table in model.one.tables.items()}
-    return found | {
-        f"other.{name}": table.cache for name, table in model.other.tables.items() if model.other != model.one
-    }
-
-
-def test_nothing_is_chosen_where_tables_fit_with_the_state_that_there_will_be(caplog):
-    model = Towers([hr.Table("item", dim=16, rows=13_000), DAY])  # with Adam's they would not
-    tiers.give_caches(model, None)
-    assert hot_rows(model) == {"item": None, "day": None}
-    assert not caplog.records
-    tiers.give_caches(model, lambda it: hr.optim.Adam(it, lr=0.1))
-    assert model.one.tables["item"].cache is not None
-
-
-@pytest.mark.parametrize("kind", ["SGD", "RowWiseAdagrad", "Adagrad", "Adam", "FTRL"])
-def test_what_is_chosen_fits_with_the_state_of_the_optimizer(kind):
-    model = Towers([ITEM, DAY], [hr.Table("item", dim=4, rows=90_000), hr.Table("hour", dim=4, rows=24)])
-    choice = lambda it: getattr(hr.optim, kind)(it, lr=0.1)  # noqa: E731
-    rules = row_rules(model, choice)
-    tiers.give_caches(model, choice)
-    parts = {"one": model.one, "other": model.other}
-    taken = [
-        memory.table_bytes(table) + memory.state_bytes(table, rules[path, name])
-        for path, part in parts.items()
-        for name, table in part.tables.items()
-    ]
-    assert 0.99 * ROOM < sum(taken) <= ROOM
-    hot = hot_rows(model)
-    assert (hot["day"], hot["other.hour"]) == (None, None)
-    assert not model.one.allocated
-
-
-def test_it_is_said_in_one_line_which_tables_how_many_rows_why_and_how_to_override(caplog):
-    with caplog.at_level(logging.WARNING, "hybridrec.train"):
-        tiers.give_caches(Towers([ITEM, DAY]), None)
-    (record,) = caplog.records
-    said = record.getMessage()
-    assert "\n" not in said
-    for part in (
-        "need 1,440,504 bytes on cuda:0, where 1,111,111 are free, of which 10% is left to activations",
-        "hot rows of 1 table are there, the others on the host (item 11,493 of 20,000)",
-        "cache= of a table sets how many are hot",
-        "where='device' keeps it whole",
-        "model.tables='{\"NAME\"={cache=0.2}}'",
-    ):
-        assert part in said
-
-
-def test_what_the_user_says_of_a_table_wins():
-    tables = [
-        hr.Table("own", dim=16, rows=30_000, cache=100),
-        hr.Table("here", dim=16, rows=5_000, where="device"),
-        hr.Table("host", dim=16, rows=10**6, where="host"),
-        hr.Table("hashed", dim=16, hashes=hr.embedding.MultiHash(2, 2_500)),
-        ITEM,
-    ]
-    model = Towers(tables)
-    tiers.give_caches(model, None)
-    hot = hot_rows(model)
-    assert {name: hot.pop(name) for name in ("own", "here", "host", "hashed")} == {
-        "own": 100, "here": None, "host": None, "hashed": None,
-    }  # fmt: skip
-    assert 0 < hot["item"] < 20_000
-
-
-def test_where_no_choice_fits_it_is_left_to_what_gives_rows_their_memory():
-    model = Towers([hr.Table("item", dim=16, rows=10**6, where="device")])
-    tiers.give_caches(model, None)
-    with pytest.raises(ValueError, match=r"the rows of 1 table cannot fit: 68,000,000 bytes are needed on cuda:0"):
-        _ = model.one.group
-
-
-def test_a_host_that_cannot_hold_the_cold_rows_is_told_before_anything_is_chosen(monkeypatch):
-    monkeypatch.setattr(host_memory, "available", lambda: 500_000)
-    model = Towers([ITEM, hr.Table("own", dim=16, rows=1000, cache=600)])
-    with pytest.raises(ValueError, match="cannot fit") as caught:
-        tiers.give_caches(model, None)
-    said = str(caught.value)
-    assert "the cold rows with their state of 2 tables cannot fit: 649,468 bytes are needed" in said
-    assert "in memory of the host, and 500,000 are available, of which a tenth stays free" in said
-    assert "item (622,268), own (27,200)" in said  # 9,151 and 400 rows of 68 bytes
-    assert "a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state" in said
-    assert hot_rows(model) == {"item": None, "own": 600}
-
-
-def test_no_rule_keeps_more_than_the_one_that_stands_for_all():
-    kinds = [getattr(hr.optim, name) for name in hr.optim.__all__]
-    kinds = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, hr.optim.RowOptimizer)]
-    kinds.remove(hr.optim.RowOptimizer)
-    assert len(kinds) >= 5
-    for kind in kinds:
-        made = kind(hr.EmbeddingCollection([hr.Table("item", dim=4, rows=1)]), lr=0.1)
-        for table in (hr.Table("item", dim=1, rows=10), hr.Table("item", dim=64, rows=10)):
-            rule = made.rule(made.param_groups[0])
-            assert memory.state_bytes(table, rule) <= memory.state_bytes(table, MOST)
-
-
-def test_rules_are_known_by_table_without_memory_for_rows():
-    model = Towers([ITEM, hr.Table("fixed", dim=4, rows=9, trainable=False)], [hr.Table("item", dim=2, rows=9)])
-    made = []
-
-    def of_one(it: Towers) -> hr.optim.RowOptimizer:
-        made.append(hr.optim.Adam(it.one, lr=0.1))  # a function may take a part of the model
-        return made[-1]
-
-    assert {at: rule.names for at, rule in row_rules(model, of_one).items()} == {
-        ("one", "item"): ("exp_avg", "exp_avg_sq"),
-        ("other", "item"): (),
-    }
-    assert not model.one.allocated
-    assert not made[0].tables, "its rows are those of nobody"
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_rules_of_every_model_are_known_and_its_tables_are_still_free(name):
-    labels = ("click", "like") if name == "mmoe" else ("click",)
-    model = build(name, dataset(rows=20, labels=labels).schema, **CONFIGS[name])
-    found = row_rules(model, lambda it: hr.optim.Adagrad(it, lr=0.1))
-    assert {rule.names for rule in found.values()} == {("sum",)}
-    assert len(found) == sum(len(part.tables) for part in model.modules() if isinstance(part, hr.EmbeddingCollection))
-    hr.optim.Adam(model, lr=0.1)
-
-
-def test_a_trainer_chooses_before_rows_have_memory(monkeypatch):
-    allocate = hr.EmbeddingCollection._allocate
-
-    def stop(self: hr.EmbeddingCollection) -> None:
-        if self.device == CARD:
-            raise RuntimeError(f"cache of item: {self.tables['item'].cache}")
-        allocate(self)
-
-    monkeypatch.setattr(hr.EmbeddingCollection, "_allocate", stop)
-    with pytest.raises(RuntimeError, match="cache of item: 11493"):
-        Trainer(Towers([ITEM, DAY]))
 
 
 @pytest.mark.parametrize(("batch", "cautions"), [(3_000, 0), (20_000, 1)])
-def test_a_fit_cautions_where_two_batches_may_need_more_than_the_hot_rows(batch, cautions, caplog):
-    model = Towers([hr.Table("item", dim=16, rows=20_000, cache=6_000), DAY])
+def test_a_fit_cautions_where_two_batches_may_need_more_than_the_hot_rows(batch, cautions, caplog, monkeypatch):
+    monkeypatch.setattr(collection, "device_of", lambda given: CARD)
+    item, day = hr.Table("item", dim=16, rows=20_000, cache=6_000), hr.Table("day", dim=16, rows=7)
+    model = nn.Sequential(hr.EmbeddingCollection([item, day], device="cuda"))
     tiers.caution(model, batch)
     assert len(caplog.records) == cautions
     if cautions:

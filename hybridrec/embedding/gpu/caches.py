@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hybridrec.embedding.gpu import memory
 
-MARGIN = 0.1  # of what is free on a card is left to activations, batches and gradients of the layers
+MARGIN = 0.1  # of what is free on a card is left to steps at the least
 
 
 class Candidate(NamedTuple):

@@ -50,7 +50,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         self.gate = self._gate() if self.device.type == "cuda" and self.tiered else None
         self.ground = Ground(self.stores, self.device)
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._partial: dict[int, Tensor] = {}
+        self._partial = torch.zeros(0, device=self.device)  # sums of rows with many occurrences, between the launches
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
         self._lines: list[Any] = [None, None]  # the numbers and keys that are there
         count = len(self.names)
@@ -143,6 +143,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         for looked in found:
             looked.ready, looked.update = None, Replay()
         return found
+
+    def rejoin(self) -> None:
+        """Where a capture is left by an error: its streams are one again, else torch keeps its memory for good."""
+        if self._side is None:
+            return
+        with torch.cuda.stream(self._side):
+            apart = torch.cuda.is_current_stream_capturing()
+        if apart:
+            torch.cuda.current_stream(self.device).wait_stream(self._side)
 
     def watch(self) -> None:
         """Raise if a replay that is done had ids outside a table, or too many rows."""
@@ -263,27 +272,25 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """The update by a lookup whose tables no other one has."""
         if looked.ready is not None:
             torch.cuda.current_stream(self.device).wait_event(looked.ready)
-        sums = [self._sums(looked.layout, number) for number in range(len(kinds))]
-        launches = partial(self._launch, looked, kinds, sums, *to)
+        launches = partial(self._launch, looked, kinds, self._sums(looked.layout), *to)
         if looked.update is None or norm:
             launches()
         else:
             looked.update.run(tuple(kinds), launches)
 
-    def _launch(self, looked: Looked, kinds: list[str], sums: list[Tensor], *to: Any) -> None:
+    def _launch(self, looked: Looked, kinds: list[str], sums: Tensor, *to: Any) -> None:
         """The update of each class of a lookup's rows."""
         assert looked.groups is not None, "a queued lookup was prepared"
         grad = looked.gradient()
         for number, kind in enumerate(kinds):
-            update_groups(looked.groups, grad, sums[number], number, kind, *to)
+            update_groups(looked.groups, grad, sums, number, kind, *to)
 
-    def _sums(self, layout: Layout, number: int) -> Tensor:
-        """Zeros for the sums of rows with many occurrences, [chunks, dim]; kept, since kernels leave zeros behind."""
-        dim = layout.classes[number].dim
-        kept = self._partial.get(dim)
-        if kept is None or len(kept) < layout.chunks:
-            kept = self._partial[dim] = torch.zeros(layout.chunks, dim, device=self.device)
-        return kept
+    def _sums(self, layout: Layout) -> Tensor:
+        """Zeros for the sums of rows with many occurrences, of a class at a time; kept: kernels leave zeros behind."""
+        needed = max(map(layout.sums, range(len(layout.classes))), default=0)
+        if len(self._partial) < needed:
+            self._partial = torch.zeros(needed, device=self.device)
+        return self._partial
 
     def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:
         """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""

@@ -71,6 +71,11 @@ class Layout:
     chunks: int
     sizes: Sizes
 
+    def sums(self, number: int) -> int:
+        """Numbers for the sums of chunks of a class: those of its dimension for each."""
+        ends = [*(each.chunks for each in self.classes[1:]), self.chunks]
+        return (ends[number] - self.classes[number].chunks) * self.classes[number].dim
+
 
 @dataclass(frozen=True, eq=False)
 class TableFacts:

@@ -215,7 +215,8 @@ class TierClass:
                 last.number.record_stream(torch.cuda.current_stream(self.device))
 
     def watch(self) -> None:
-        """Raise if an admission that is done was refused; nobody waits for the device to know."""
+        """Raise if an admission that is done was refused, or a file was cut; nobody waits for the device to know."""
+        self._check()
         capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         if int(self._seen[at.REFUSED]) > self._told and not capturing:
             self.check()

@@ -88,7 +88,7 @@ class Tiers:
         return bool(self._fed)
 
     def watch(self) -> None:
-        """Raise if an earlier lookup needed more rows than there is room for."""
+        """Raise if an earlier lookup needed more rows than there is room for, or cold rows are gone."""
         for tier in self._fed:
             tier.watch()
 

@@ -19,7 +19,7 @@ class Of(NamedTuple):
 
     ALL: int = (1 << 10) - 1  # TAKEN of a full bucket
     FREE: int = -1
-    AHEAD: int = 4  # buckets that who goes past a full one looks at together
+    AHEAD: int = 2  # buckets that who goes past a full one looks at together
 
     ADDRESS: int = 0  # of a table's buckets
     BUCKETS: int = 1  # 0: the table has no index, and its ids are slots already

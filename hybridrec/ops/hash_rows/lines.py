@@ -60,7 +60,6 @@ class Of(NamedTuple):
     NO_ID: int = 1 - 2**63  # instead of a slot, where there is none; as hybridrec.types.id_block has it
     MISSING: int = -1  # instead of a slot, while a batch is prepared; an expired row has -2 - slot
     EMPTY: int = 2**63 - 1  # where no id is wanted
-    NEVER: int = -1
 
     REFUSES: int = 1  # what becomes of an id, at its first place in the batch; 0 at others
     RETURNS: int = 2

@@ -142,9 +142,10 @@ def want(
         place = tl.where(wanted, hash, at) & (room - 1)
         stride = (hash >> 32) | 1  # of its own: neighbours do not queue up, and a program waits for its longest way
         word = (table << 32) | at
+        empty = tl.full(at.shape, of.EMPTY, tl.int64)
+        aside = rows + tl.where(mask, at, 0)  # where the others look, since there is no mask: no row is EMPTY
         while tl.max(open.to(tl.int32)) > 0:
-            expected = tl.where(open, tl.full(at.shape, of.EMPTY, tl.int64), of.NEVER)  # there is no mask
-            holder = tl.atomic_cas(words + place, expected, word, sem="relaxed")
+            holder = tl.atomic_cas(tl.where(open, words + place, aside), empty, word, sem="relaxed")
             other = open & (holder != of.EMPTY)
             theirs = tl.load(values + (holder & of.WORD), mask=other, other=0)
             same = other & ((holder >> 32) == table) & (theirs == id)

@@ -244,7 +244,7 @@ def sum_chunks(
             tl.load(crowd_share + chunk * CHUNK + i, mask=there, other=0.0) if SHARES else tl.zeros([CHUNK], tl.float32)
         )
         g = tl.sum(_gradients(grad, at, share, there, columns, D, ALIGN, SHARES), 0)
-        tl.atomic_add(partial + owner.to(tl.int64) * D + columns, g, mask=columns < D, sem="relaxed")
+        tl.atomic_add(partial + (owner - begin).to(tl.int64) * D + columns, g, mask=columns < D, sem="relaxed")
 
 
 @triton.jit
@@ -263,7 +263,7 @@ def update_many(
         row = tl.load(many + chunk, mask=mask, other=0)
         table = tl.load(many + chunks + chunk, mask=mask, other=0)
         inside = mask[:, None] & (columns[None, :] < D)
-        sums = partial + chunk.to(tl.int64)[:, None] * D + columns[None, :]
+        sums = partial + (chunk - begin).to(tl.int64)[:, None] * D + columns[None, :]
         g = tl.load(sums, mask=inside, other=0.0)
         tl.debug_barrier()  # no thread may load again what another has cleared
         tl.store(sums, tl.zeros([N, WIDTH], tl.float32), mask=inside)
@@ -285,7 +285,8 @@ def update_groups(
 ) -> None:
     """The rows of one class of a layout take their step, or only add to the norm of their gradients.
 
-    `partial` is for sums of chunks, float32 [chunks, dim]: zeros, and so again afterwards. `held` is by `holding`.
+    `partial` is for the sums of chunks, as `layout.sums(number)` numbers of float32 or more: zeros, and so again
+    afterwards, so that classes and steps may share it. `held` is by `holding`.
     """
     each, n, m = groups.layout.classes[number], groups.layout.most, groups.layout.chunks
     programs, chunk = groups.layout.sizes.programs, groups.layout.sizes.chunk

@@ -191,12 +191,15 @@ class DeviceShardedLookup(RankLookup):
             return DeviceFlight(self, way, request, answers, told_share(told, weight))
 
     def _watch(self, way: DeviceWay) -> None:
-        """Raise, and tell all ranks, if an earlier batch needed more rows of tiered tables than there is room for."""
+        """Raise, and tell all ranks, if an earlier batch needed more rows of tiered tables than there is room for.
+
+        Or if a file with cold rows was cut.
+        """
         try:
             way.holding.tiers.watch()
-        except ValueError as full:
+        except (ValueError, OSError) as error:
             self._stop(way.routes)
-            raise ValueError(f"rank {way.routes.rank}: {full}") from None
+            raise type(error)(f"rank {way.routes.rank}: {error}") from None
 
     def _sizes(self, request: DeviceRequest, weight: float) -> Tensor:
         """What each rank must know of this one, int64 [world, n]."""

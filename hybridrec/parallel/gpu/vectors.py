@@ -49,7 +49,7 @@ class Pooling:
         self.bag_widths = bag_widths(routes)
         self.columns = self._columns()
         self._rows = torch.zeros(0, dtype=torch.int32, device=device)  # zeros, and so again after each use
-        self._partial: dict[int, Tensor] = {}
+        self._partial = torch.zeros(0, device=device)
         self._faults = torch.full((len(self.specs),), NO_FAULT, device=device)  # nobody looks: ids were checked
         self._shapes: dict[object, Shapes] = {}
 
@@ -176,8 +176,8 @@ class Pooling:
         given = looked.bag_of, looked.scales, looked.weights
         groups = group_rows(looked.block.values, looked.layout, self._rows, bases, *given)
         gradient, nothing = looked.gradient(), torch.empty(0, device=self.device)
-        for number, each in enumerate(looked.layout.classes):
-            partial = self._zeros(each.dim, looked.layout.chunks)
+        for number in range(len(looked.layout.classes)):
+            partial = self._zeros(looked.layout.sums(number))
             update_groups(groups, gradient, partial, number, "sum", addresses, nothing, nothing, nothing, norm=False)
         return made
 
@@ -187,12 +187,11 @@ class Pooling:
             made.index_add_(0, rows, grads)
         return made
 
-    def _zeros(self, dim: int, chunks: int) -> Tensor:
+    def _zeros(self, numbers: int) -> Tensor:
         """For sums of rows with many occurrences; kept, since kernels leave zeros behind."""
-        kept = self._partial.get(dim)
-        if kept is None or len(kept) < chunks:
-            kept = self._partial[dim] = torch.zeros(chunks, dim, device=self.device)
-        return kept
+        if len(self._partial) < numbers:
+            self._partial = torch.zeros(numbers, device=self.device)
+        return self._partial
 
 
 class PooledVectors(torch.autograd.Function):

@@ -69,3 +69,12 @@ def test_few_layouts_are_kept() -> None:
     for n in range(2 * MOST_LAYOUTS):
         mine.layout(STARTS, [6, 10, 6, 3, n])
     assert len(mine._made) <= MOST_LAYOUTS
+
+
+def test_each_class_has_sums_for_chunks_of_its_own_ids_alone() -> None:
+    counts = [600, 1000, 600, 300, 500]
+    found = shapes().layout([0, 600, 1600, 2200, 2500], counts)
+    ids = {3: 1500, 4: 1200, 8: 300}
+    chunks = {dim: n // (Sizes().few + 1) + n // Sizes().chunk + 1 for dim, n in ids.items()}
+    assert [found.sums(number) for number in range(3)] == [dim * chunks[dim] for dim in (3, 4, 8)]
+    assert found.chunks == sum(chunks.values())

@@ -78,6 +78,21 @@ def test_steps_are_those_of_the_cpu(kind, sizes):
         agree(cpu, gpu)
 
 
+def test_sums_of_rows_with_many_occurrences_stay_in_the_room_of_their_class():
+    torch.manual_seed(7)
+    cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["sgd"])
+    block = IdBlock.from_ragged(features(11) | {"c_seq": lists(12, 40, 11)})  # the chunks of "c" come first
+    room = gpu.group._sums(gpu._look_up.layout(gpu._inner(block.to(DEVICE)))).numel()
+    around = torch.full((3 * room,), torch.nan, device=DEVICE)
+    gpu.group._partial = around[room : 2 * room].zero_()
+    backward(cpu, gpu, block)
+    of_cpu.step(), of_gpu.step()
+    agree(cpu, gpu)
+    assert not gpu.group._partial.any()
+    assert around[:room].isnan().all()
+    assert around[2 * room :].isnan().all()
+
+
 def test_weights_of_ids_count_in_outputs_and_gradients():
     torch.manual_seed(1)
     cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["adagrad"])

@@ -81,6 +81,13 @@ def test_more_rows_than_a_rank_has_room_for_are_told_to_all_and_none_is_lost() -
     assert second["goes on"]
 
 
+def test_a_file_of_cold_rows_that_was_cut_is_named_on_its_rank_and_the_others_are_told(tmp_path: Path) -> None:
+    found = pool(2).run(f"{JOBS}:cut", folder=str(tmp_path), rank=1)
+    assert [each["kind"] for each in found] == ["RuntimeError", "OSError"]
+    assert re.search(r"rank 1: the file with the cold rows of table 't0' .* go on from a checkpoint", found[1]["text"])
+    assert "rank 1 has ids that cannot be looked up, and has stopped" in found[0]["text"]
+
+
 def test_more_rows_than_the_cache_has_are_read_by_id() -> None:
     for found in pool(2).run(f"{JOBS}:read", cache=1):
         assert found["rows"], "rows by id are those of the whole table"

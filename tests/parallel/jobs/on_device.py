@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from hybridrec.train import Trainer, TrainOptions
 from hybridrec.train.table_figures import TableFigures
 from hybridrec.train.together import inside
 from hybridrec.types import Batch, IdBlock
+from tests.embedding.gpu.test_cold_file import file_in
 from tests.gpu import DEVICE, wait_for_the_device
 from tests.parallel.gpu.collection import DeviceCollection
 from tests.parallel.jobs.faults import told
@@ -112,6 +115,18 @@ def too_many() -> dict[str, Any]:
     out = model(IdBlock.from_lists({"t0": [[6, 8]]}).to(DEVICE)).flat
     wanted = hr.EmbeddingCollection([hr.Table("t0", DIM, rows=ROWS)], seed=5).lookup("t0", [6, 8]).sum(0)
     return {**found, "changed": int((before != after).any(1).sum()), "goes on": torch.allclose(out.cpu(), wanted)}
+
+
+def cut(folder: str, rank: int) -> dict[str, Any]:
+    """The file with the cold rows of one rank is cut between two lookups."""
+    table = hr.Table("t0", DIM, rows=ROWS, combiner="sum", cache=3, path=folder)
+    model: Any = hr.shard(DeviceCollection([table], seed=5), plan=plan_of("row", 1))
+    block = IdBlock.from_lists({"t0": [[rank_here(), 4]]}).to(DEVICE)
+    model(block)
+    wait_for_the_device()
+    if rank_here() == rank:
+        os.ftruncate(file_in(Path(folder)), 16)
+    return told(lambda: model(block))
 
 
 class Click(nn.Module):

@@ -1,0 +1,66 @@
+"""A fit that finds no memory on its card says what holds it, and what helps; without a card."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hybridrec as hr
+from hybridrec.train import Trainer, TrainOptions, full_card
+from hybridrec.train.losses import LOSSES
+from hybridrec.train.step import Learner
+from tests.train.clicks import dataset, model_of
+
+CARD = torch.device("cuda", 0)
+
+
+class On(torch.Tensor):
+    """A tensor that says it is on the card."""
+
+    device = CARD  # pyright: ignore
+
+
+def on_card(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).as_subclass(On)
+
+
+def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
+    shared, sums = on_card(600, 4), on_card(600)  # of two tables with one cache
+    item, user = (hr.Table(name, dim=4, rows=1000, cache=cache) for name, cache in (("item", 400), ("user", 200)))
+    day, host = hr.Table("day", dim=8, rows=10), hr.Table("host", dim=8, rows=10, where="host")
+    stores = {
+        "item": SimpleNamespace(table=item, there=shared, states={"sum": sums}),
+        "user": SimpleNamespace(table=user, there=shared, states={"sum": sums}),
+        "day": SimpleNamespace(table=day, there=on_card(10, 8), states={}),
+        "host": SimpleNamespace(table=host, there=torch.zeros(10, 8), states={"sum": torch.zeros(10)}),
+        "far": SimpleNamespace(table=host),
+    }
+    monkeypatch.setattr(full_card, "groups_of", lambda model: [("", SimpleNamespace(stores=stores))])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 50_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 42_320)
+    learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD)
+    said = full_card.full_card(learner, torch.OutOfMemoryError("no room for 1.18 GiB"))
+    for part in (
+        "cuda:0 has no memory left for a step. Of its 50,000 bytes, rows of tables have 9,920, ",
+        "their optimizer state 2,400, and 30,000 are for batches, vectors with their gradients, layers and CUDA graphs",
+        "smaller batches; a smaller cache= for the largest tables (item has 400 rows there, user has 200",
+        "dtype=torch.bfloat16",
+        "torch says: no room for 1.18 GiB",
+    ):
+        assert part in said
+
+
+def test_a_fit_without_memory_says_at_which_step_and_how_to_go_on(monkeypatch, tmp_path):
+    ds, steps = dataset(500).batch(50), iter(range(9))
+
+    def without_room(*given):
+        if next(steps) == 3:
+            raise torch.OutOfMemoryError("no room for 1.18 GiB")
+        return hr.train.train_step(*given)
+
+    monkeypatch.setattr("hybridrec.train.fit.train_step", without_room)
+    trainer = Trainer(model_of(ds), out=tmp_path / "run", options=TrainOptions(progress="none", save_every=2))
+    with pytest.raises(torch.OutOfMemoryError, match=r"^step 4: no room for 1\.18 GiB\. .*is saved; go on with fit"):
+        trainer.fit(ds)
