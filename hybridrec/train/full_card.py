@@ -24,7 +24,9 @@ def full_card(learner: Learner, error: torch.OutOfMemoryError) -> str:
     there: list[Any] = [store for store in stores if _on(device, getattr(store, "there", None))]
     rows = _bytes(store.there for store in there)
     state = _bytes(values for store in there for values in store.states.values())
-    total, rest = torch.cuda.mem_get_info(device)[1], torch.cuda.memory_reserved(device) - rows - state
+    of_torch = [store for store in there if not store.table.dynamic]  # those that grow have memory of the driver
+    held = _bytes(values for store in of_torch for values in (store.there, *store.states.values()))
+    total, rest = torch.cuda.mem_get_info(device)[1], torch.cuda.memory_reserved(device) - held
     return (
         f"{device} has no memory left for a step. Of its {total:,} bytes, rows of tables have {rows:,}, their "
         f"optimizer state {state:,}, and {max(0, rest):,} are for batches, vectors with their gradients, layers and "

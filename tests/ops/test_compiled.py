@@ -13,8 +13,9 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 
 from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_index.spans import of_counts
+from hybridrec.ops.hash_rows import triton_rows
 from hybridrec.ops.hash_rows.lines import home_of
-from hybridrec.ops.hash_rows.triton_rows import HashRows, Policy
+from hybridrec.ops.hash_rows.triton_rows import HashRows, Policy, TableSlots
 from hybridrec.ops.id_routes import triton as id_routes
 from hybridrec.ops.id_routes.lines import of as routed
 from hybridrec.ops.row_cache import triton as row_cache
@@ -49,6 +50,19 @@ def test_a_batch_of_dynamic_tables_compiles(compiled: set[str], aligned: bool) -
     rows.prepare(ids, spans, homes=homes, force=not aligned)
     rows.find(ids, spans)
     assert {"look_up", "want", "bear", "evict", "close_batch"} <= compiled
+
+
+def test_a_batch_whose_entries_move_to_a_larger_index_compiles(
+    compiled: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
+    rows = HashRows({0: TableSlots(Policy(100), CPU, slots=50)}, 1, CPU)
+    ids, spans = torch.arange(40), of_counts([40], [0], CPU)
+    rows.grow(0, 100)
+    rows.find(ids, spans)
+    rows.prepare(ids, spans)
+    assert rows.tables[0].moving is not None
+    assert {"look_up", "move_entries"} <= compiled
 
 
 def test_an_index_compiles(compiled: set[str]) -> None:

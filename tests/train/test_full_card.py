@@ -34,6 +34,7 @@ def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
         "item": SimpleNamespace(table=item, there=shared, states={"sum": sums}),
         "user": SimpleNamespace(table=user, there=shared, states={"sum": sums}),
         "day": SimpleNamespace(table=day, there=on_card(10, 8), states={}),
+        "id": SimpleNamespace(table=hr.Table("id", dim=4, capacity=90), there=on_card(50, 4), states={}),
         "host": SimpleNamespace(table=host, there=torch.zeros(10, 8), states={"sum": torch.zeros(10)}),
         "far": SimpleNamespace(table=host),
     }
@@ -43,7 +44,7 @@ def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
     learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD)
     said = full_card.full_card(learner, torch.OutOfMemoryError("no room for 1.18 GiB"))
     for part in (
-        "cuda:0 has no memory left for a step. Of its 50,000 bytes, rows of tables have 9,920, ",
+        "cuda:0 has no memory left for a step. Of its 50,000 bytes, rows of tables have 10,720, ",
         "their optimizer state 2,400, and 30,000 are for batches, vectors with their gradients, layers and CUDA graphs",
         "smaller batches; a smaller cache= for the largest tables (item has 400 rows there, user has 200",
         "dtype=torch.bfloat16",

@@ -56,10 +56,6 @@ class DynamicTables:
         self._awaited: dict[str, int] = {}  # the clock at which rows were pinned for a gradient
         self._ticks: dict[frozenset[str], Tensor] = {}
 
-    def moves(self) -> int:
-        """How often rows or state have got other memory."""
-        return sum(store.moves for store in self.stores.values())
-
     # -- what the host knows ------------------------------------------------------------------------------
 
     def watch(self) -> None:

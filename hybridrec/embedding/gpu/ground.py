@@ -1,38 +1,50 @@
-"""Ground: where the rows of a group's tables lie, and what groups their gradients by row."""
+"""Ground: where the rows of a group's tables begin among all of them, and what groups their gradients by row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybridrec.embedding.gpu import memory
+from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.tiered_store import begins_of
+from hybridrec.ops.reserved import Column
 
 
-@dataclass(frozen=True, eq=False)
 class Ground:
-    """Memory that lookups are laid out for. A table that grows gets other memory, and its group another ground.
+    """A place for each row, int32 zeros, which is its own while gradients are grouped.
 
-    What was looked up before holds the one that it was laid out for.
+    That of row r of a table is at `places[bases[table] + r]`. Dynamic tables have columns of their own, which grow:
+    their bases lead there, outside of the tensor.
     """
 
-    rows: dict[str, Tensor]  # by table
-    bases: dict[str, int]  # where the rows of each table begin among those of all
-    bases_there: Tensor
-    places: Tensor  # int32 [rows of all tables], zeros: the place of each row while gradients are grouped
+    places: Tensor  # int32, of all other tables
+    bases: dict[str, int]  # where the places of each table begin
 
-    @classmethod
-    def of(cls, stores: Mapping[str, Any], device: torch.device) -> Ground:
-        """That of the tables as they lie now."""
-        rows = {name: store.there for name, store in stores.items()}
-        bases, total = begins_of(stores)
-        places = memory.allocated(
-            lambda: torch.zeros(total, dtype=torch.int32, device=device),
-            *("the places of rows", ", ".join(rows), total * memory.PLACE, device, memory.FEWER_ROWS),
+    def __init__(self, stores: Mapping[str, Any], device: torch.device) -> None:
+        self._device = device
+        growing = {name: store for name, store in stores.items() if isinstance(store, DeviceHashStore)}
+        self.bases, total = begins_of({name: store for name, store in stores.items() if name not in growing})
+        self.places = memory.allocated(
+            lambda: torch.zeros(max(total, 1), dtype=torch.int32, device=device),
+            *("the places of rows", ", ".join(stores), total * memory.PLACE, device, memory.FEWER_ROWS),
         )
-        there = torch.tensor(list(bases.values())).to(device, non_blocking=True)
-        return cls(rows, bases, there, places)
+        self.growing = {store: Column(store.reach, (), torch.int32, device) for store in growing.values()}
+        self.grow()
+        for name, store in growing.items():
+            self.bases[name] = (self.growing[store].address - self.places.data_ptr()) // memory.PLACE
+        self.bases_there = torch.tensor([self.bases[name] for name in stores]).to(device, non_blocking=True)
+
+    def grow(self) -> None:
+        """Have places for all rows that dynamic tables have memory for."""
+        for store, column in self.growing.items():
+            slots, was = store.slots.slots, column.count
+            if slots > was:
+                size = slots * memory.PLACE
+                told = "the places of rows", store.table.name, size, self._device, memory.FEWER_SLOTS
+                memory.allocated(partial(column.grow, slots), *told)
+                column.tensor[was:] = 0

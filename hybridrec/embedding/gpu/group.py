@@ -47,7 +47,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             TierClass(each)
         self.tiers = list(dict.fromkeys(store.tier for store in self.tiered.values()))
         self.gate = self._gate() if self.device.type == "cuda" and self.tiered else None
-        self._ground, self._ground_moves = Ground.of(self.stores, self.device), self._moved()
+        self.ground = Ground(self.stores, self.device)
         self._side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._partial = torch.zeros(0, device=self.device)  # sums of rows with many occurrences, between the launches
         self._lookups: weakref.WeakSet[DeviceLookup] = weakref.WeakSet()
@@ -85,24 +85,12 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def __reduce__(self) -> tuple:
         return DeviceGroup, (self.stores, set(self.handles), self.sizes)
 
-    @property
-    def ground(self) -> Ground:
-        """Where rows lie now; dynamic tables get other memory when they grow."""
-        if (moves := self._moved()) != self._ground_moves:
-            if self._side is not None:
-                self._ground.places.record_stream(self._side)  # which may still be grouping
-            self._ground, self._ground_moves = Ground.of(self.stores, self.device), moves
-        return self._ground
-
-    def _moved(self) -> int:
-        return 0 if self.dynamic is None else self.dynamic.moves()
-
     def facts(self, name: str) -> TableFacts:
         """What kernels must know of a table: of a share, ids of lookups are rows of it."""
-        store, there = self.stores[name], self.ground.rows[name]
+        store = self.stores[name]
         hashes = store.table.out_of_range == "hash" and name not in self.tiered
-        hashed = hashes and len(there) == store.table.fixed_rows
-        of_rows = there.data_ptr(), len(there), self.ground.bases[name]
+        hashed = hashes and store.reach == store.table.fixed_rows
+        of_rows = store.there.data_ptr(), store.reach, self.ground.bases[name]
         return TableFacts(self.names.index(name), *of_rows, store.dim, store.dtype, hashed)
 
     # -- from lookup to queue -----------------------------------------------------------------------------
@@ -128,7 +116,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         looked.ready = self._side.record_event()
 
     def _group(self, looked: Looked) -> RowGroups:
-        ids, layout, ground = looked.block.values, looked.layout, looked.ground or self.ground
+        ids, layout, ground = looked.block.values, looked.layout, self.ground
         of_bags = looked.bag_of, looked.scales, looked.weights
         return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from hybridrec.embedding.devices import device_of
 from hybridrec.embedding.gpu import memory
-from hybridrec.embedding.gpu.capture import ROWS, Settles
+from hybridrec.embedding.gpu.capture import Settles
 from hybridrec.embedding.gpu.homes import Homes
 from hybridrec.embedding.gpu.read_capture import ReadCapture
 from hybridrec.embedding.gpu.store import DeviceStore
@@ -24,18 +25,21 @@ from hybridrec.ops.hash_index import triton as hash_index
 from hybridrec.ops.hash_rows.lines import COUNTERS, of
 from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
 from hybridrec.ops.philox import reference_torch as philox
+from hybridrec.ops.reserved import Column
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.types.id_block import NO_ID
 
+Made = TypeVar("Made")
+
 
 class DeviceHashStore(DeviceStore):
     """The rows of a dynamic table on a device, by slots that lookups take for ids; memory grows with them.
 
-    Rows keep their slots as long as they are there. `era` changes when rows may have gone since the last lookup that
-    pinned them: a slot that is older may be another id's by now. What is asked here waits for the device; what lookups
-    of a group do (`DynamicTables`) does not.
+    Rows keep their slots as long as they are there, and stay where they lie: `reach` slots have addresses. `era`
+    changes when rows may have gone since the last lookup that pinned them: a slot that is older may be another id's by
+    now. What is asked here waits for the device; what lookups of a group do (`DynamicTables`) does not.
     """
 
     one_piece = False
@@ -44,9 +48,13 @@ class DeviceHashStore(DeviceStore):
         self, table: Table, seed: int, device: torch.device, share: Share = WHOLE, slots: int = memory.FIRST_SLOTS
     ) -> None:
         self.capacity = min(capacity_of(table, share), memory.MOST_SLOTS)
+        self._reach = memory.reach_of(table, self.capacity, device)
         self._slots_at_first = min(slots, self.capacity)
+        self._columns: dict[str, Column] = {}  # of states
         super().__init__(table, seed, device, share)
-        self.slots = TableSlots(self._policy(), device, self._slots_at_first)
+        self.slots = self._allocated(
+            lambda: TableSlots(self._policy(), device, self._slots_at_first, self._reach), self._slots_at_first
+        )
         self.rows = HashRows({0: self.slots}, 1, device)
         self.homes = Homes({0: self}, 1, device)
         self.dropped = torch.zeros((), dtype=torch.int64, device=device)  # gradients whose row was gone
@@ -74,6 +82,10 @@ class DeviceHashStore(DeviceStore):
         return isinstance(self.table.eviction, LFU)
 
     @property
+    def reach(self) -> int:
+        return self._reach
+
+    @property
     def weight(self) -> Tensor:
         raise TypeError(f"the rows of table {self.table.name!r} come and go; read(ids) and load() are for them")
 
@@ -83,17 +95,19 @@ class DeviceHashStore(DeviceStore):
     # -- memory -------------------------------------------------------------------------------------------
 
     def make_room(self, rows: int) -> None:
-        """Have memory for so many rows, as far as the capacity goes; twice as much as there was, where that fits."""
+        """Have memory for so many rows, as far as the capacity goes; and for more to come, where that fits."""
         there, needed = self.slots.slots, min(rows, self.capacity)
         if needed <= there:
             return
-        self.settle()  # captures read slots and rows, and must not see one without the other
-        if not self._grows(min(self.capacity, max(needed, 2 * there))):
-            size = memory.dynamic_bytes(self.table, needed, self.rule)
-            memory.allocated(
-                partial(self._grow, needed),
-                *("the rows and their state", self.table.name, size, self.device, memory.FEWER_SLOTS),
-            )
+        slot_bytes = memory.dynamic_bytes(self.table, 1, self.rule)
+        if not self._grows(memory.next_slots(there, needed, self.capacity, slot_bytes)):
+            self._allocated(partial(self._grow, needed), needed)
+
+    def _allocated(self, make: Callable[[], Made], slots: int) -> Made:
+        """What `make` allocates for so many slots; or an error that says how much that is."""
+        size = memory.dynamic_bytes(self.table, slots, self.rule)
+        told = "the rows and their state", self.table.name, size, self.device, memory.FEWER_SLOTS
+        return memory.allocated(make, *told)
 
     def _grows(self, slots: int) -> bool:
         """Grow to so many, or not at all; an error that was handled no longer holds what was allocated."""
@@ -104,23 +118,33 @@ class DeviceHashStore(DeviceStore):
         return True
 
     def _grow(self, slots: int) -> None:
-        """Other memory, with all rows in it: nothing changes before there is enough."""
-        grown = {
-            name: torch.empty(slots, *old.shape[1:], dtype=old.dtype, device=old.device) for name, old in self._all()
-        }
-        self.rows.grow(0, slots)
-        for name, old in self._all():
-            grown[name][: len(old)] = old
-        self.there, self.states = grown.pop(ROWS), grown
-        self.moves += 1
-        self.rows.moved()
+        """More memory, behind that which is there; nothing changes where it is too little."""
+        self.rows.grow(0, slots, [self._rows, *self._columns.values()])
+        self.there, self.states = self._rows.tensor, {name: column.tensor for name, column in self._columns.items()}
 
-    def _all(self) -> list[tuple[str, Tensor]]:
-        return [(ROWS, self.there), *self.states.items()]
+    def _make_rows(self) -> Tensor:
+        self._rows = self._allocated(lambda: self._column((self.dim,), self.dtype), self._count)
+        return self._rows.tensor
 
     def _make_states(self, rule: RowRule) -> dict[str, Tensor]:
-        self._count = len(self.there)
-        return super()._make_states(rule)
+        shapes = {column.name: () if column.per_row else (self.dim,) for column in rule.state}
+        self._columns = memory.allocated(
+            lambda: {name: self._column(shape, torch.float32) for name, shape in shapes.items()},
+            *("the optimizer state", self.table.name, self._state_bytes(rule), self.device, memory.LESS_STATE),
+        )
+        for column in rule.state:
+            self._columns[column.name].tensor.fill_(column.fill)
+        return {name: column.tensor for name, column in self._columns.items()}
+
+    def _column(self, shape: Sequence[int], dtype: torch.dtype) -> Column:
+        """One for all slots that have memory by now."""
+        made = Column(self._reach, shape, dtype, self.device)
+        made.grow(self.slots.slots if "slots" in self.__dict__ else self._count)
+        return made
+
+    def detach(self) -> None:
+        super().detach()
+        self._columns = {}
 
     # -- a step -------------------------------------------------------------------------------------------
 
@@ -292,6 +316,7 @@ class DeviceHashStore(DeviceStore):
         self.asked += held.most
         try:
             self.make_room(held.most)
+            self.rows.finish(0)  # nothing is there that could move
             first = 0
             for part in held.chunks():
                 first = self._append(first, part, held.clock)
@@ -312,9 +337,7 @@ class DeviceHashStore(DeviceStore):
             write_rows(self.slots.ids, at, ids)
             self._put(at, part.rows, part.state)
             self._score(at, torch.full_like(ids, clock) if part.touched is None else part.touched, part.counts)
-            self.slots.standing[of.SIZE] = first + count
-            left = self.slots.slots - first - count
-            self.slots.free[:left] = torch.arange(self.slots.slots - 1, first + count - 1, -1, device=self.device)
+            self.slots.standing[of.SIZE] = first + count  # the free ones behind it stand in order
         return first + count
 
     def _enter(self, ids: Tensor, at: Tensor) -> None:
@@ -354,9 +377,8 @@ class DeviceHashStore(DeviceStore):
 
     def memory(self) -> dict[str, float]:
         parts = self.slots
-        keys, index = parts.ids.nbytes, parts.index.nbytes + parts.free.nbytes
-        scores = parts.touched.nbytes + parts.counts.nbytes
-        rows, state = self.there.nbytes, sum(values.nbytes for values in self.states.values())
+        keys, index, scores = parts.bytes()
+        rows, state = self._rows.nbytes, sum(column.nbytes for column in self._columns.values())
         return {
             **{"rows": rows, "state": state, "keys": keys, "scores": scores, "index": index},
             "sketch": parts.sketch_bytes,  # of files; here a count has four bytes

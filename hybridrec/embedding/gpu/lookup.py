@@ -31,7 +31,6 @@ from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
-    from hybridrec.embedding.gpu.ground import Ground
     from hybridrec.embedding.gpu.group import DeviceGroup
     from hybridrec.embedding.gpu.tier_class import Flight
 
@@ -56,7 +55,6 @@ class Looked:
     flat: Tensor | None = None
     sequences: tuple[Tensor | None, ...] = ()
     flights: tuple[Flight, ...] = ()  # which keep the rows of tiered tables on the device
-    ground: Ground | None = None  # the memory that it is laid out for
     ids: Tensor | None = None  # where slots of dynamic tables have taken their places
     eras: Mapping[str, int] = field(default_factory=dict)  # of those slots, by table
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
@@ -136,20 +134,15 @@ class DeviceLookup:
         self.tiers = Tiers(group.tiered, features, group.gate)
         self.padded = any(feature.padding is not None for feature in features)
         self.admission = Admission(group, features)
-        self._take(group.ground)
+        self.rows_of = {name: store.reach for name, store in group.stores.items()}
+        self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
+        self._layouts: dict[Any, Layout] = {}
         trained = any(f.table in group.handles for f in features)
         self.anchor = torch.zeros((), device=group.device, requires_grad=trained)
         self.faults = torch.full((len(features),), NO_FAULT, device=group.device)
         cuda = group.device.type == "cuda"
         self._seen = torch.full((len(features),), NO_FAULT, pin_memory=cuda)  # the faults, as they were some time ago
         self._copied: Any = None  # the event after which `_seen` can be read
-
-    def _take(self, ground: Ground) -> None:
-        """Lay blocks out for this memory from now on."""
-        self.ground = ground
-        self.rows_of = {name: len(rows) for name, rows in ground.rows.items()}
-        self.facts: list[TableFacts] = [self.group.facts(feature.table) for feature in self.features]
-        self._layouts: dict[Any, Layout] = {}
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         self.watch()
@@ -175,8 +168,7 @@ class DeviceLookup:
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
-        if self.ground is not (ground := self.group.ground):
-            self._take(ground)
+        self.group.ground.grow()
         kind = (block.names, block.starts, block.hotness, block.batch_size)
         found = self._layouts.get(kind)
         if found is None:
@@ -307,7 +299,7 @@ class _Lookup(torch.autograd.Function):
                 block = replace(block, values=unpadded(ids, lookup.features, block.values))
             ctx.looked = Looked(
                 *(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners),
-                **{"flights": flights, "ground": lookup.ground, "ids": ids.values if eras else None, "eras": eras},
+                **{"flights": flights, "ids": ids.values if eras else None, "eras": eras},
             )
             ctx.lookup = lookup
             if train and learned:

@@ -22,6 +22,7 @@ ENTRY = torch.int32.itemsize  # of each row, where some are on the host: where i
 KEPT = 37  # bytes of each slot of a dynamic table: id, score, its place in the index, and that among those free
 FIRST_SLOTS = 1 << 14  # of a dynamic table, before any row needs more
 MOST_SLOTS = 2**31 - 2
+STEP = 1 << 30  # bytes that a dynamic table takes at once, where what is needed is less
 MOST_NAMED = 3  # tables in a message
 FEWER_ROWS = (
     "cache= or where='host' for the largest tables, rows of half the size with dtype=torch.bfloat16, fewer rows=, or "
@@ -69,6 +70,28 @@ def dynamic_bytes(table: Table, slots: int, rule: RowRule | None = None) -> int:
     """
     state = state_bytes(table, rule, WHOLE, slots) if rule else 0
     return slots * (table.dim * table.dtype.itemsize + PLACE + KEPT) + state
+
+
+def reach_of(table: Table, capacity: int, device: torch.device) -> int:
+    """The slots of a dynamic table that get addresses: its capacity, or all that a card could have memory for."""
+    if device.type != "cuda":
+        return capacity
+    most = torch.cuda.get_device_properties(device).total_memory // dynamic_bytes(table, 1)
+    return min(capacity, max(FIRST_SLOTS, most))
+
+
+def next_slots(there: int, needed: int, most: int, slot_bytes: int) -> int:
+    """How many slots to have when so many are needed: twice as many as there are, or STEP more bytes if that is less.
+
+    Growing copies no row, so that large steps save nothing; they would only keep memory from other tables.
+
+    >>> next_slots(1000, 1001, most=10**9, slot_bytes=256), next_slots(10**8, 10**8 + 1, most=10**9, slot_bytes=256)
+    (2000, 104194304)
+    >>> next_slots(1000, 5000, most=4000, slot_bytes=256)
+    4000
+    """
+    more = min(there, STEP // slot_bytes)
+    return min(most, max(needed, there + more))
 
 
 def state_bytes(table: Table, rule: RowRule, share: Share = WHOLE, rows: int | None = None) -> int:

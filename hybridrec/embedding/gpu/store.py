@@ -78,6 +78,11 @@ class DeviceStore(Store):
         return memory.state_bytes(self.table, rule, self.share, len(self.there))
 
     @property
+    def reach(self) -> int:
+        """Rows that have an address: lookups are laid out for so many."""
+        return len(self.there)
+
+    @property
     def weight(self) -> Tensor:
         """All rows [n, dim] as they lie on the device: writing to it changes them.
 

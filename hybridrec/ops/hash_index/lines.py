@@ -8,7 +8,7 @@ from hybridrec.ops.constants import constants
 
 
 class Of(NamedTuple):
-    """The words of a bucket, int32 [32], and the numbers of a table's line, int64 [2]."""
+    """The words of a bucket, int32 [32], and the numbers of a table's line, int64 [4]."""
 
     WORDS: int = 32  # of a bucket: 128 bytes, a line of the cache
     ENTRIES: int = 10  # keys of 8 bytes, in the words 0 … 19
@@ -23,7 +23,8 @@ class Of(NamedTuple):
 
     ADDRESS: int = 0  # of a table's buckets
     BUCKETS: int = 1  # 0: the table has no index, and its ids are slots already
-    LENGTH: int = 2  # numbers in a line
+    OLD: int = 2  # where the same two begin of the index that entries are moving from; 0 buckets: there is none
+    LENGTH: int = 4  # numbers in a line
 
 
 of = constants(Of())

@@ -64,9 +64,9 @@ def ids_of_program(features, first_programs, IDS: tl.constexpr, N: tl.constexpr,
 
 
 @triton.jit
-def index_of(tables, table):
-    """The buckets of a table, and how many there are."""
-    line = tables + table * of.LENGTH
+def index_of(tables, table, which):
+    """The buckets of a table, and how many there are: 0 those that it has, 1 those that entries are moving from."""
+    line = tables + table * of.LENGTH + which * of.OLD
     return tl.multiple_of(tl.load(line + of.ADDRESS).to(tl.pointer_type(tl.int32)), 16), tl.load(line + of.BUCKETS)
 
 
@@ -91,6 +91,18 @@ def search(index, buckets, id, open, ENTRY: tl.constexpr = False):
         left -= 1
         bucket = _within(bucket + 1, buckets)
     return slot, at
+
+
+@triton.jit
+def search_both(tables, table, id, open):
+    """The slots int32 [N] of ids, of which those that have not moved are found where they were; FREE of others."""
+    slot = tl.full(id.shape, of.FREE, tl.int32)
+    for which in range(2):
+        index, buckets = index_of(tables, table, which)
+        if buckets > 0:
+            found, _entry = search(index, buckets, id, open & (slot < 0))
+            slot = tl.maximum(slot, found)
+    return slot
 
 
 @triton.jit
@@ -160,6 +172,15 @@ def remove(index, buckets, id, slot, open):
 
 
 @triton.jit
+def remove_both(tables, table, id, slot, open):
+    """The same in the index of a table and in that which entries are moving from: those that have moved are in both."""
+    for which in range(2):
+        index, buckets = index_of(tables, table, which)
+        if buckets > 0:
+            remove(index, buckets, id, slot, open)
+
+
+@triton.jit
 def find_slots(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
@@ -172,10 +193,10 @@ def find_slots(
     STEPS: tl.constexpr,
 ):
     _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    index, buckets = index_of(tables, table)
+    _index, buckets = index_of(tables, table, 0)
     id = tl.load(values + at, mask=mask, other=feature.NO_ID)
     if buckets > 0:
-        slot, _entry = search(index, buckets, id, mask & (id != feature.NO_ID))
+        slot = search_both(tables, table, id, mask & (id != feature.NO_ID))
         id = tl.where(slot >= 0, slot.to(tl.int64), feature.NO_ID)
     tl.store(slots + at, id, mask=mask)
 
@@ -194,7 +215,7 @@ def insert_slots(
     STEPS: tl.constexpr,
 ):
     _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    index, buckets = index_of(tables, table)
+    index, buckets = index_of(tables, table, 0)
     slot = tl.load(slots + at, mask=mask, other=of.FREE)
     new = slot >= 0
     if (buckets > 0) & (tl.max(slot) >= 0):
@@ -210,19 +231,18 @@ def erase_slots(
     IDS: tl.constexpr, N: tl.constexpr, F: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     _feature, table, at, mask = ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    index, buckets = index_of(tables, table)
     slot = tl.load(slots + at, mask=mask, other=of.FREE)
-    if (buckets > 0) & (tl.max(slot) >= 0):
-        remove(index, buckets, tl.load(values + at, mask=slot >= 0, other=0), slot, slot >= 0)
+    if tl.max(slot) >= 0:
+        remove_both(tables, table, tl.load(values + at, mask=slot >= 0, other=0), slot, slot >= 0)
 
 
-@triton.jit(do_not_specialize=["count", "buckets"])  # an index of one bucket is no case of its own
-def move_entries(source, count, index, buckets, lacking, N: tl.constexpr):
-    """Entries of one index into another, that has none of their ids."""
-    entry = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
+@triton.jit(do_not_specialize=["first", "last", "buckets"])  # an index of one bucket is no case of its own
+def move_entries(source, first, last, index, buckets, lacking, N: tl.constexpr):
+    """Entries of the buckets `first` … `last` - 1 of one index into another, that has none of their ids."""
+    entry = (first.to(tl.int64) + tl.program_id(0) * (N // of.KEYS)) * of.KEYS + tl.arange(0, N)
     bucket, lane = entry // of.KEYS, entry % of.KEYS
     line = source + bucket * of.WORDS
-    slot = tl.load(line + of.SLOTS + lane, mask=(bucket < count) & (lane < of.ENTRIES), other=of.FREE)
+    slot = tl.load(line + of.SLOTS + lane, mask=(bucket < last) & (lane < of.ENTRIES), other=of.FREE)
     id = tl.load(_keys(source) + entry, mask=slot >= 0, other=0)
     left = tl.sum(put(index, buckets.to(tl.int64), id, slot, slot >= 0).to(tl.int32))
     if left > 0:
@@ -245,19 +265,27 @@ def buckets_for(rows: int, load: float = LOAD) -> int:
 
 def empty(buckets: int, device: torch.device) -> Tensor:
     """An index without entries, int32 [buckets, 32]."""
-    made = torch.zeros(buckets, of.WORDS, dtype=torch.int32, device=device)
-    made[:, of.SLOTS : of.TAKEN] = of.FREE
-    return made
+    return clear(torch.empty(buckets, of.WORDS, dtype=torch.int32, device=device))
 
 
-def index_lines(indexes: Sequence[Tensor | None]) -> list[tuple[int, int]]:
-    """What kernels know of tables with these indexes; None for one whose ids are slots."""
-    return [(0, 0) if index is None else (index.data_ptr(), len(index)) for index in indexes]
+def clear(index: Tensor) -> Tensor:
+    """The same index without its entries."""
+    index.zero_()[:, of.SLOTS : of.TAKEN] = of.FREE
+    return index
 
 
-def lines_of(indexes: Sequence[Tensor | None], device: torch.device) -> Tensor:
-    """The same where kernels read it, int64 [T, 2]."""
-    return torch.tensor(index_lines(indexes), dtype=torch.int64).to(device)
+def index_line(index: Tensor | None, old: Tensor | None = None) -> list[int]:
+    """What kernels know of a table with this index, or with none, and of that which entries are moving from."""
+    found = [(0, 0) if each is None else (each.data_ptr(), len(each)) for each in (index, old)]
+    return [*found[0], *found[1]]
+
+
+def lines_of(
+    indexes: Sequence[Tensor | None], device: torch.device, olds: Sequence[Tensor | None] | None = None
+) -> Tensor:
+    """The lines of tables where kernels read them, int64 [T, LENGTH]."""
+    lines = [index_line(*pair) for pair in zip(indexes, olds or [None] * len(indexes), strict=True)]
+    return torch.tensor(lines, dtype=torch.int64).to(device)
 
 
 def find(values: Tensor, spans: Spans, tables: Tensor) -> Tensor:
@@ -283,6 +311,8 @@ def erase(values: Tensor, slots: Tensor, spans: Spans, tables: Tensor) -> None:
         erase_slots[spans.grid(FOUND)](values, slots, *spans[:2], tables, **spans.kind(FOUND))
 
 
-def rehash(index: Tensor, into: Tensor, lacking: Tensor) -> None:
-    """All entries of an index into another one, that has none of their ids, of any size that holds them."""
-    move_entries[(triton.cdiv(len(index) * of.KEYS, PUT),)](index, len(index), into, len(into), lacking, N=PUT)
+def rehash(index: Tensor, into: Tensor, lacking: Tensor, first: int = 0, last: int | None = None) -> None:
+    """The entries of an index, or of some buckets of it, into another one, of any size, that has none of their ids."""
+    last = len(index) if last is None else last
+    programs = triton.cdiv((last - first) * of.KEYS, PUT)
+    move_entries[(programs,)](index, first, last, into, len(into), lacking, N=PUT)

@@ -13,7 +13,7 @@ class Of(NamedTuple):
     IDS: int = 0  # address: the id of each slot, int64
     TOUCHED: int = 1  # address: the clock of its last training lookup, uint32, or UNSEEN
     COUNTS: int = 2  # address: how often training has looked it up, uint32; LFU only
-    FREE: int = 3  # address: slots that no row has, int32, as many as are free
+    FREE: int = 3  # address: slots that no row has, int32, from the place SIZE on in the order in which they are given
     SKETCH: int = 4  # address: int32 [4, WIDTH]; 0 where no minimum count is asked for
     WIDTH: int = 5
     LIMIT: int = 6  # of a counter of the sketch

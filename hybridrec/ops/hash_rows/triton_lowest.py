@@ -146,7 +146,7 @@ def list_going(
     up_to,  # int32 [T, programs]: rows that go, of this program and those before
     N: tl.constexpr,
 ):
-    """Slots of rows that go, behind those that are free already, in order. Grid: programs, tables."""
+    """Slots of rows that go, before those that are free already: the last is given first. Grid: programs, tables."""
     table, program = tl.program_id(1), tl.program_id(0)
     line, to = lines + table * of.LENGTH, standing + table * of.STANDING
     ends = up_to + table * tl.num_programs(0)
@@ -156,14 +156,14 @@ def list_going(
     if tl.load(ends + program) > before:
         known = state + (table * (of.PASSES + 1) + of.PASSES) * of.STATE
         last, last_id, most = tl.load(known), tl.load(known + 1), tl.load(line + of.SLOTS)
-        rank = most - tl.load(to + of.SIZE) + before
+        place = tl.load(to + of.SIZE) - before
         first, end = _chunk(most, N)
         for at in range(first, end, N):
             i = at + tl.arange(0, N)
             goes, _id, _touched = _goes(line, to, i, i < end, last, last_id)
-            free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + rank
-            tl.store(free + tl.cumsum(goes.to(tl.int32), 0) - 1, i.to(tl.int32), mask=goes)
-            rank += tl.sum(goes.to(tl.int32))
+            free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + place
+            tl.store(free - tl.cumsum(goes.to(tl.int32), 0), i.to(tl.int32), mask=goes)
+            place -= tl.sum(goes.to(tl.int32))
 
 
 @triton.jit
@@ -172,12 +172,11 @@ def evict(tables, lines, standing, N: tl.constexpr):
     table = tl.program_id(1)
     line, to = lines + table * of.LENGTH, standing + table * of.STANDING
     gone = tl.load(to + of.GONE)
-    index, buckets = index_kernels.index_of(tables, table)
-    free = tl.load(line + of.SLOTS) - tl.load(to + of.SIZE)
+    listed = tl.load(to + of.SIZE) - gone
     for first in range(tl.program_id(0) * N, gone.to(tl.int32), tl.num_programs(0) * N):
         i = first + tl.arange(0, N)
         goes = i < gone
-        slot = tl.load(tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + free + i, mask=goes, other=0)
+        slot = tl.load(tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + listed + i, mask=goes, other=0)
         id = tl.load(tl.load(line + of.IDS).to(tl.pointer_type(tl.int64)) + slot, mask=goes, other=0)
         places = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
         touched = _uint32(tl.load(places, mask=goes, other=0))
@@ -186,5 +185,5 @@ def evict(tables, lines, standing, N: tl.constexpr):
         tl.atomic_add(to + of.EXPIRED, expired, sem="relaxed")
         tl.atomic_add(to + of.EVICTED, all - expired, sem="relaxed")
         tl.debug_barrier()  # no thread may load again what another has cleared
-        index_kernels.remove(index, buckets, id, slot, goes)
+        index_kernels.remove_both(tables, table, id, slot, goes)
         tl.store(places, tl.full(slot.shape, -1, tl.int32), mask=goes)  # UNSEEN

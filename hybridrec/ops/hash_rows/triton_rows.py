@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,14 @@ from hybridrec.ops.hash_index.spans import Spans, of_counts
 from hybridrec.ops.hash_rows import triton_lowest as lowest
 from hybridrec.ops.hash_rows import triton_wanted as wanted
 from hybridrec.ops.hash_rows.lines import COUNTERS, KINDS, of
+from hybridrec.ops.reserved import Column, grow_all
 
 FOREVER = 2**33  # more steps than there are
 LOOKED, SCANNED, EVICTED = of.LOOKED, 1024, 64  # ids or rows of a program
 FEW, JUDGED, JUDGED_OF_MANY = 1 << 21, 128, 512  # ids of a batch, and of a program that gives them rows
 SCANS = 528  # programs that go over the records of a table
+SLICE = 1 << 16  # buckets whose entries a training lookup moves to a larger index: half a million, some 0.2 ms
+HASTE = 3  # ids of it for which one bucket more moves
 
 
 @dataclass(frozen=True)
@@ -37,31 +40,79 @@ class Policy:
 class TableSlots:
     """The slots of one table: what each of them holds, which are free, and the index that leads to them.
 
-    There are as many as the table may hold, or fewer, which grow; `standing` int64 [STANDING] is what is counted.
+    There are as many as the table may hold, or fewer, which grow where they lie, up to `reach`; `standing` int64
+    [STANDING] is what is counted.
     """
 
-    def __init__(self, policy: Policy, device: torch.device, slots: int | None = None) -> None:
+    def __init__(
+        self, policy: Policy, device: torch.device, slots: int | None = None, reach: int | None = None
+    ) -> None:
         self.policy, self.device = policy, device
         self.standing = torch.zeros(of.STANDING, dtype=torch.int64, device=device)
         self.limit = 0xFFFF if policy.min_count > 0xFF else 0xFF
         most = policy.capacity
         width = min(max(1 << 12, 1 << (most - 1).bit_length()), 1 << 24) if policy.min_count > 1 else 0
         self.sketch = torch.zeros(4 * width, dtype=torch.int32, device=device)
-        self._make(most if slots is None else min(slots, most))
+        kinds = {"ids": torch.int64, "touched": torch.int32, "free": torch.int32}
+        kinds |= {"counts": torch.int32} if policy.eviction == "lfu" else {}
+        reach = most if reach is None else reach
+        self._columns = {name: Column(reach, (), dtype, device) for name, dtype in kinds.items()}
+        self.slots = self.room = 0  # those that have memory, and the rows that the index is made for
+        self.moving: Tensor | None = None  # the index that entries are moving from
+        self.done = 0  # buckets of it from which they have
+        self.grow(most if slots is None else min(slots, most))
 
-    def _make(self, slots: int) -> None:
-        """Memory for so many slots that no row has; where there is too little, that of before is kept."""
-        index = hash_index.empty(hash_index.buckets_for(slots), self.device)
-        ids = torch.zeros(slots, dtype=torch.int64, device=self.device)
-        touched = torch.full((slots,), -1, dtype=torch.int32, device=self.device)
-        counts = torch.zeros(slots * (self.policy.eviction == "lfu"), dtype=torch.int32, device=self.device)
-        free = torch.arange(slots - 1, -1, -1, dtype=torch.int32, device=self.device)  # the lowest is given first
-        self.index, self.ids, self.touched, self.counts, self.free = index, ids, touched, counts, free
+    def grow(self, slots: int, beside: Sequence[Column] = ()) -> None:
+        """Memory for so many slots, here and in other columns; where there is too little, nothing has changed.
+
+        Who needs a larger index has moved all entries to the one that is there. They begin to move to the new one.
+        """
+        made = self._larger(slots) if slots > self.room else None
+        grow_all([*self._columns.values(), *beside], slots)
+        if made is not None:
+            assert self.moving is None, "entries move from one index at a time"
+            self.moving, self.done = (self.index if self.room else None), 0
+            self.index, self.room = made
+        was, self.slots = self.slots, slots
+        self._forget(was)
+
+    def _larger(self, slots: int) -> tuple[Tensor, int]:
+        """An index for so many rows, or for half as many again as the last one, so that entries move seldom."""
+        room = min(self.policy.capacity, max(slots, self.room * 3 // 2))
+        try:
+            return hash_index.empty(hash_index.buckets_for(room), self.device), room
+        except torch.OutOfMemoryError:
+            return hash_index.empty(hash_index.buckets_for(slots), self.device), slots
+
+    def _forget(self, first: int) -> None:
+        """No row has the slots from the first on."""
+        self.ids[first:] = 0
+        self.touched[first:] = -1
+        self.counts[first:] = 0
+        torch.arange(first, self.slots, out=self.free[first:])  # the lowest is given first
 
     @property
-    def slots(self) -> int:
-        """Those that have memory."""
-        return len(self.ids)
+    def ids(self) -> Tensor:
+        return self._columns["ids"].tensor
+
+    @property
+    def touched(self) -> Tensor:
+        return self._columns["touched"].tensor
+
+    @property
+    def free(self) -> Tensor:
+        return self._columns["free"].tensor
+
+    @property
+    def counts(self) -> Tensor:
+        return self._columns["counts"].tensor if "counts" in self._columns else self.touched[:0]
+
+    def bytes(self) -> tuple[int, int, int]:
+        """What keys, index and scores take."""
+        sizes = {name: column.nbytes for name, column in self._columns.items()}
+        scores = sizes["touched"] + sizes.get("counts", 0)
+        index = self.index.nbytes + (0 if self.moving is None else self.moving.nbytes)
+        return sizes["ids"], index + sizes["free"], scores
 
     def line(self) -> list[int]:
         """What kernels know of it."""
@@ -96,7 +147,9 @@ class TableSlots:
 
     def clear(self) -> None:
         """Forget all ids, and what the sketch has counted; clock and counters stay."""
-        self._make(self.slots)
+        hash_index.clear(self.index)
+        self.moving = None
+        self._forget(0)
         self.sketch.zero_()
         self.standing[of.SIZE] = 0
 
@@ -136,23 +189,60 @@ class HashRows:
         return made
 
     def moved(self) -> None:
-        """Tables have got other memory: tell the kernels, in what was launched until now and is read after it."""
+        """Tables have more memory, or another index: kernels know it that are launched from now on."""
         found = [self.tables.get(number) for number in range(self.count)]
-        indexes = hash_index.index_lines([None if table is None else table.index for table in found])
+        pairs = [(None, None) if table is None else (table.index, table.moving) for table in found]
+        indexes = [hash_index.index_line(*pair) for pair in pairs]
         lines = [[0] * of.LENGTH if table is None else table.line() for table in found]
         for numbers, there in ((indexes, self.indexes), (lines, self.lines)):
             sent = torch.tensor(numbers, dtype=torch.int64, pin_memory=there.is_cuda)
             there.copy_(sent, non_blocking=True)  # the memory of `sent` is used anew only when it has been read
 
-    def grow(self, table: int, slots: int) -> None:
-        """Memory for more rows of a table, which keep their slots; nobody waits for the device. Call `moved` after."""
-        old = self.tables[table]
-        count, was = old.slots, (old.index, old.ids, old.touched, old.counts, old.free)
-        old._make(slots)
-        hash_index.rehash(was[0], old.index, self.lacking)
-        for before, now in zip(was[1:4], (old.ids, old.touched, old.counts), strict=True):
-            now[: len(before)] = before
-        old.free[slots - count :] = was[4]  # given before the new ones; how many of them are free stands elsewhere
+    def grow(self, table: int, slots: int, beside: Sequence[Column] = ()) -> None:
+        """Memory for more rows of a table, and in columns that hold more of them; nobody waits for the device.
+
+        Nothing that is there moves, but for entries of the index, in slices, at the training lookups that follow. Where
+        there is too little, nothing has changed.
+        """
+        grown = self.tables[table]
+        if slots > grown.room:
+            self.finish(table)
+        grown.grow(slots, beside)
+        self.moved()
+
+    def finish(self, table: int) -> None:
+        """Move all entries that have not moved yet to the index of a table."""
+        here = self.tables[table]
+        if here.moving is not None:
+            self._move(here, len(here.moving))
+            self.moved()
+
+    def _move_on(self, left: int) -> None:
+        """Move entries of so many buckets, of whatever tables have some that have not moved.
+
+        That is when a batch is done, so that lookups while entries move are compiled when a table grows first: early.
+        """
+        moving = list(self._moving())
+        for table in moving:
+            left -= self._move(table, left)
+        if any(table.moving is None for table in moving):
+            self.moved()
+
+    def _moving(self) -> Iterator[TableSlots]:
+        return (table for table in self.tables.values() if table.moving is not None)
+
+    def _move(self, table: TableSlots, most: int) -> int:
+        """Move the entries of so many buckets; how many that were. Call `moved` when they were the last."""
+        old, first = table.moving, table.done
+        assert old is not None, "entries are moving"
+        table.done = min(len(old), first + most)
+        if table.done > first:
+            hash_index.rehash(old, table.index, self.lacking, first, table.done)
+        if table.done == len(old):
+            table.moving = None
+            if old.is_cuda:
+                old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
+        return table.done - first
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
         """The slots int64 [N] of ids, NO_ID where there is no row; nothing changes."""
@@ -181,6 +271,7 @@ class HashRows:
             self._evict()
         self._bear(values, spans, rows, noted, homes)
         wanted.close_batch[(self.count,)](self.standing)
+        self._move_on(slice_for(len(values)))
         return rows
 
     def _bear(self, values: Tensor, spans: Spans, rows: Tensor, noted: _Noted, homes: Tensor | None) -> None:
@@ -195,9 +286,8 @@ class HashRows:
 
     def _look_up(self, values: Tensor, spans: Spans, rows: Tensor, found: Tensor, missed: Tensor, train: bool) -> None:
         of_tables = self.indexes, self.lines, self.standing
-        wanted.look_up[spans.grid(LOOKED)](
-            values, *spans[:2], *of_tables, rows, found, missed, TRAIN=train, **spans.kind(LOOKED)
-        )
+        kind = {"TRAIN": train, "MOVING": any(self._moving()), **spans.kind(LOOKED)}
+        wanted.look_up[spans.grid(LOOKED)](values, *spans[:2], *of_tables, rows, found, missed, **kind)
 
     def _tally(self, spans: Spans, noted: _Noted) -> None:
         parts = max(1, spans.ids // LOOKED)
@@ -265,8 +355,8 @@ class HashRows:
         hash_index.erase(ids, slots, self.one(table, len(ids)), self.indexes)
         here, standing = self.tables[table], self.standing[table]
         here.touched[found] = -1
-        free = here.slots - int(standing[of.SIZE])
-        here.free[free : free + len(found)] = found.int()
+        size = int(standing[of.SIZE])
+        here.free[size - len(found) : size] = found.flip(0).int()  # the last is given first
         standing[of.SIZE] -= len(found)
 
     def unaged(self, table: int, ids: Tensor) -> Tensor:
@@ -276,6 +366,15 @@ class HashRows:
     def one(self, table: int, count: int) -> Spans:
         """Ids of one table alone."""
         return of_counts([count], [table], self.device)
+
+
+def slice_for(ids: int) -> int:
+    """Buckets whose entries move after a batch of so many ids.
+
+    An index for N rows has N / 7.5 buckets, and that which its entries move to is for N / 2 more rows: all have moved
+    before it is too small where one does for 3.75 new ids, or for fewer.
+    """
+    return SLICE + ids // HASTE
 
 
 def _judged(spans: Spans) -> int:

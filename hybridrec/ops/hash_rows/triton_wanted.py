@@ -32,13 +32,14 @@ def look_up(
     values,  # int64 [N]
     features,  # int64 [F, LENGTH]
     first_programs,  # int32 [F + 1]
-    tables,  # int64 [T, 2]: of indexes
+    tables,  # int64 [T, 4]: of indexes
     lines,  # int64 [T, LENGTH]
     standing,  # int64 [T, STANDING]
     rows,  # int64 [N]: slots; of training MISSING, or -2 - slot of a row that has expired; else NO_ID
     found,  # int32 [programs]: ids with a row, of training
     missed,  # int32 [programs]: and without one
     TRAIN: tl.constexpr,
+    MOVING: tl.constexpr,  # whether entries of some index are moving from another one
     IDS: tl.constexpr,
     N: tl.constexpr,
     F: tl.constexpr,
@@ -46,14 +47,17 @@ def look_up(
 ):
     """Slots of ids; training touches their rows."""
     _feature, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-    index, buckets = index_kernels.index_of(tables, table)
+    index, buckets = index_kernels.index_of(tables, table, 0)
     id = tl.load(values + at, mask=mask, other=feature.NO_ID)
     hits, misses = 0, 0
     if buckets > 0:
         line = lines + table * of.LENGTH
         clock = tl.load(standing + table * of.STANDING + of.CLOCK)
         given = mask & (id != feature.NO_ID)
-        slot, _entry = index_kernels.search(index, buckets, id, given)
+        if MOVING:
+            slot = index_kernels.search_both(tables, table, id, given)
+        else:
+            slot, _entry = index_kernels.search(index, buckets, id, given)
         known = slot >= 0
         places = tl.load(line + of.TOUCHED).to(tl.pointer_type(tl.int32)) + slot
         touched = _uint32(tl.load(places, mask=known, other=0))
@@ -345,7 +349,7 @@ def bear(
     """
     if _any_missing(missed, N):
         number, table, at, mask = index_kernels.ids_of_program(features, first_programs, IDS, N, F, STEPS)
-        index, buckets = index_kernels.index_of(tables, table)
+        index, buckets = index_kernels.index_of(tables, table, 0)
         row, wanted = _missing(rows, at, mask)
         line, to = lines + table * of.LENGTH, standing + table * of.STANDING
         mark = tl.load(marks + at, mask=wanted, other=0)
@@ -358,9 +362,8 @@ def bear(
         rank = tl.load(before + tl.program_id(0)) - begin + tl.cumsum(comes.to(tl.int32), 0) - 1
         rank = rank.to(tl.int64) + tl.load(ranks + number)
         comes = comes & (rank < tl.load(to + of.ALLOWED))
-        free = tl.load(line + of.SLOTS) - tl.load(to + of.SIZE) + tl.load(to + of.GONE)
-        slots = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32))
-        slot = tl.load(slots + (free - 1 - rank), mask=comes, other=0)
+        free = tl.load(line + of.FREE).to(tl.pointer_type(tl.int32)) + (tl.load(to + of.SIZE) - tl.load(to + of.GONE))
+        slot = tl.load(free + rank, mask=comes, other=0)
         fault = tl.zeros(at.shape, tl.int64) + tl.load(to + of.FAULT)
         returns = mark == of.RETURNS
         slot = tl.where(returns, -2 - row, slot.to(tl.int64))

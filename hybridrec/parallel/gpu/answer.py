@@ -60,9 +60,8 @@ class DeviceAnswers:
         home = np.arange(routes.world)[:, None] == routes.rank
         self._sent = np.concatenate([rows[:, holding.rows], copied * home], axis=1)  # of which vectors go back
         self._cut()
-        self._measure()
-        self._lying = holding.lying
-        self._lines, self.layout = self._place(), self._layout(keep=True)
+        self._place()
+        self.layout = self._layout()
 
     def _cut(self) -> None:
         """Words of each message, and where its parts begin among those of all."""
@@ -75,43 +74,37 @@ class DeviceAnswers:
         self._weights = self._ids + bags
         self._rest = self._weights + packed
 
-    def _measure(self) -> None:
-        """Numbers of each message of vectors and of gradients, and where those of each unit's rows begin."""
-        of, sent = self.of, self._sent
+    def _place(self) -> None:
+        """Numbers of each message of vectors and of gradients, and the lines of rows that go back."""
+        of, world, sent = self.of, len(self.batches), self._sent
         bags = np.array(self.batches) * of.bag_width
         self._bags_before = int(bags.sum())
         numbers = sent * of.widths
         self.floats: list[int] = (bags + numbers.sum(1)).tolist()
         self.gradient_floats: list[int] = (bags + self.counts @ of.widths + of.routes.apart).tolist()
         firsts = np.cumsum([0, *self.floats[:-1]]) + bags
-        self._to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
-
-    def _place(self) -> Tensor:
-        """The lines of rows that go back, from where they lie."""
-        of, world, sent, to = self.of, len(self.batches), self._sent, self._to
+        to = firsts[:, None] + np.cumsum(numbers, axis=1) - numbers
         begins = int(self.sizes.sum()) + (np.cumsum(self.counts) - self.counts.ravel()).reshape(self.counts.shape)
         self._copies: list[tuple[int, int, int]] = []  # of each kind of rows: lines, programs, alignment
         made = []
         for mine, fact in of.kinds:
-            addresses = np.tile(self._lying.addresses[mine], (world, 1))
+            addresses = np.tile([of.asked[n].address for n in mine], (world, 1))
             lines = np.stack([addresses, begins[:, mine], sent[:, mine], to[:, mine]], axis=-1).reshape(-1, 4)
             programs = np.cumsum([0, *(-(-lines[:, 2] // rows_of_program(fact.dim)))])
             align = 1 if fact.dim % 4 or (lines[:, 3] % 4).any() else 4
             self._copies.append((len(lines), int(programs[-1]), align))
             made += [lines.ravel(), programs]
         joined = np.concatenate(made) if made else np.zeros(0, np.int64)
-        return of.beside.sent(torch.from_numpy(joined))
+        self._lines = of.beside.sent(torch.from_numpy(joined))
 
-    def _layout(self, keep: bool) -> Layout:
-        """How all that is asked for lies; made on the stream that keeps layouts, or on any."""
-        bags = len(self.of.bags)
+    def _layout(self) -> Layout:
+        of, bags = self.of, len(self.of.bags)
         counts = [*self.sizes.sum(0).tolist(), *self.counts.ravel().tolist()]
         self.starts = np.cumsum([0, *counts]).tolist()
         there = [r for r, batch in enumerate(self.batches) if batch]
         fixed = [set(self.hot[there, n].tolist()) for n in range(bags)]
         self._fixed = [found.pop() if len(found) == 1 and min(found) >= 0 else None for found in fixed]
-        shapes = self._lying.shapes if keep else self._lying.shapes_once
-        return shapes(tuple(self._fixed), sum(self.batches)).layout(self.starts[:-1], counts)
+        return of.shapes(tuple(self._fixed), sum(self.batches)).layout(self.starts[:-1], counts)
 
     def made_beside(self) -> tuple[Tensor, ...]:
         """What the stream that made it has sent to the device, and others read."""
@@ -133,7 +126,7 @@ class DeviceAnswers:
         names = tuple(spec.name for spec in of.specs)
         block = IdBlock.trusted(names, values, tuple(self.starts), tuple(hotness), offsets, None, sum(self.batches))
         bag_of = torch.empty(0, dtype=torch.int32, device=values.device)
-        self.looked = Answered(block, self.layout, of.specs, self._lying.rows_of, weights, bag_of, None)
+        self.looked = Answered(block, self.layout, of.specs, of.rows_of, weights, bag_of, None)
         self._rows_asked = self._ids_there = values
         self._copied = None
 
@@ -204,12 +197,9 @@ class DeviceAnswers:
         """Ids of dynamic tables become slots; all that ranks have sent are seen before any is let in."""
         of, looked, admission, train = self.of, self.looked, self.of.admission, mode != EVAL
         evict = admission.make_room(looked.block) if train else False
-        if self._lying is not (lying := of.now()):
-            self._lying = lying
-            self._lines, self.layout = self._place(), self._layout(keep=False)
-            looked.layout, looked.rows_of = self.layout, lying.rows_of
+        of.group.ground.grow()
         self._ids_there = admission.slots(looked.block, self._ids_there, train, evict)
-        looked.ground, looked.ids = lying.ground, self._rows_asked
+        looked.ids = self._rows_asked
         looked.eras = admission.looked_up(train, mode == TRAIN)
         admission.ask()
 
@@ -249,7 +239,7 @@ class DeviceAnswers:
 
     def _without_padding(self, ids: Tensor) -> Tensor:
         """Ids whose rows take no gradient lead to no row."""
-        made, first, units = ids.clone(), len(self.of.bags), len(self.of.widths)
+        made, first, units = ids.clone(), len(self.of.bags), len(self.of.asked)
         for rank in range(len(self.batches)):
             for n, row in self.of.padding.items():
                 at = first + rank * units + n

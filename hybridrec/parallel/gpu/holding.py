@@ -1,4 +1,4 @@
-"""Holding: what a rank holds on its GPU of what all ranks may ask for in a lookup, and where that lies."""
+"""Holding: what a rank holds on its GPU of what all ranks may ask for in a lookup."""
 
 from __future__ import annotations
 
@@ -34,59 +34,31 @@ class Holding:
             for rank in range(routes.world)
             for n, unit in enumerate(asked)
         )
-        self.units = slice(len(self.bags), len(self.bags) + len(asked))  # of one rank, among `specs`
-        self.lying = Lying(self)
-        facts = self.lying.facts[self.units]
+        self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self.specs]
+        self.asked = self.facts[len(self.bags) : len(self.bags) + len(asked)]  # of each rank
         self.padding = {n: row for n, unit in enumerate(asked) if (row := _padding(routes, unit)) is not None}
-        self.widths = np.array([fact.dim for fact in facts], np.int64)
-        self.bag_width = sum(fact.dim for fact in self.lying.facts[: len(self.bags)])
-        kinds = sorted({(fact.dim, str(fact.dtype)) for fact in facts})
-        by_kind = [[n for n, f in enumerate(facts) if (f.dim, str(f.dtype)) == kind] for kind in kinds]
-        self.kinds = [(np.array(mine), facts[mine[0]]) for mine in by_kind]  # what one launch copies
+        self.widths = np.array([fact.dim for fact in self.asked], np.int64)
+        self.bag_width = sum(fact.dim for fact in self.facts[: len(self.bags)])
+        kinds = sorted({(fact.dim, str(fact.dtype)) for fact in self.asked})
+        by_kind = [[n for n, f in enumerate(self.asked) if (f.dim, str(f.dtype)) == kind] for kind in kinds]
+        self.kinds = [(np.array(mine), self.asked[mine[0]]) for mine in by_kind]  # what one launch copies
+        self.rows_of = {name: store.reach for name, store in group.stores.items()}
         tiered = [spec for spec in self.specs if spec.table in group.tiered]
         self.tiers = Tiers(group.tiered, tiered, group.gate)
         self.admission = Admission(group, self.specs, [feature.table for feature in routes.features])
         self.faults = torch.full((len(self.specs),), NO_FAULT, device=group.device)
-
-    def now(self) -> Lying:
-        """Where its rows lie when they are looked up: dynamic tables that have grown have other memory."""
-        if self.lying.ground is not self.group.ground:
-            self.lying = Lying(self)
-        return self.lying
-
-
-class Lying:
-    """Where the rows of a holding lie, and how kernels see what all ranks ask for there.
-
-    Ids that go ahead are laid out by another thread, on a stream of its own, for what a lookup last knew. Their lookup
-    sees whether that still holds.
-    """
-
-    def __init__(self, holding: Holding) -> None:
-        self._specs, group = holding.specs, holding.group
-        self.ground, self._of = group.ground, (group.device, group.sizes)
-        self.facts = [replace(group.facts(spec.table), hashed=False) for spec in self._specs]
-        self.addresses = np.array([fact.address for fact in self.facts[holding.units]], np.int64)
-        self.rows_of = {name: len(rows) for name, rows in self.ground.rows.items()}
         self._shapes: dict[object, Shapes] = {}
 
     def shapes(self, fixed: tuple[int | None, ...], batch: int) -> Shapes:
-        """Layouts of what all ranks ask for, given the hotness of bags and the rows of all batches together.
-
-        They are kept for who asks again, on the same stream.
-        """
-        found = self._shapes.get((fixed, batch))
-        if found is None:
+        """Layouts of what all ranks ask for, given the hotness of bags and the rows of all batches together."""
+        if (fixed, batch) not in self._shapes:
             if len(self._shapes) >= MOST_LAYOUTS:
                 self._shapes.clear()
-            found = self._shapes[fixed, batch] = self.shapes_once(fixed, batch)
-        return found
-
-    def shapes_once(self, fixed: tuple[int | None, ...], batch: int) -> Shapes:
-        """The same for any stream."""
-        rest = len(self._specs) - len(fixed)
-        lines = [fixed[:n].count(None) for n in range(len(fixed))]
-        return Shapes(self._specs, self.facts, [*fixed, *[1] * rest], [*lines, *[0] * rest], batch, *self._of)
+            rest = len(self.specs) - len(fixed)
+            lines = [fixed[:n].count(None) for n in range(len(fixed))]
+            given = self.specs, self.facts, [*fixed, *[1] * rest], [*lines, *[0] * rest]
+            self._shapes[fixed, batch] = Shapes(*given, batch, self.group.device, self.group.sizes)
+        return self._shapes[fixed, batch]
 
 
 def _padding(routes: Routes, unit: Unit) -> int | None:

@@ -172,16 +172,12 @@ class DeviceShardedLookup(RankLookup):
         self.group.departures.add(begun)
 
     def ids_of(self, block: IdBlock) -> Given:
-        self._way_of(block)  # made by who looks up: it sees where rows lie, and another thread may take it from here
         return Given(block, self.group.beside.moment())
-
-    def _way_of(self, block: IdBlock) -> DeviceWay:
-        return self.way(block.weights is None or not block.weights.requires_grad)
 
     def fly(self, ids: Given, weight: float) -> DeviceFlight:
         block, group = ids.block, self.group
         with group.beside.after(ids.there, block.values, block.offsets, block.weights):
-            way = self._way_of(block)
+            way = self.way(block.weights is None or not block.weights.requires_grad)
             self._watch(way)
             try:
                 request = DeviceRequest(way.asking, block, self.pick(block), group.beside)

@@ -104,7 +104,8 @@ def test_training_is_that_of_fixed_tables_bit_for_bit_while_memory_grows(kind: s
         assert len(found.ids) > 2
         assert torch.equal(found.rows, wanted.rows)
         assert all(torch.equal(found.state[part], wanted.state[part]) for part in wanted.state)
-    assert not dynamic.group.ground.places.any()  # pyright: ignore
+    ground = dynamic.group.ground  # pyright: ignore
+    assert not any(places.any() for places in (ground.places, *(each.tensor for each in ground.growing.values())))
 
 
 POLICIES = [(LRU(), MinCount(2)), (TTL(1), None), (LFU(), None), (None, None)]
@@ -330,6 +331,36 @@ def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() ->
             step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@on_a_card
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+def test_a_table_grows_without_a_wait() -> None:
+    emb, rows = whole("cuda", 10**9)
+    items = torch.arange(8192) % 1000
+    blocks = [
+        IdBlock.from_ragged({"user": users, "friends": users, "item": items}).to("cuda")
+        for users in (torch.arange(8192) + 8192 * turn for turn in range(12))
+    ]
+
+    def step(block: IdBlock) -> None:
+        emb(block).flat.sum().backward()
+        rows.step()
+
+    for block in blocks[:3]:
+        step(block)
+    torch.cuda.synchronize()
+    store = emb["user"]
+    assert isinstance(store, DeviceHashStore)
+    before = store.slots.slots
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        for block in blocks[3:]:
+            step(block)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert store.slots.slots > before
+    assert len(store) == 12 * 8192
 
 
 @on_a_card

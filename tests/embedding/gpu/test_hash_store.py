@@ -21,7 +21,8 @@ from hybridrec.embedding.hash_store import HashStore
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, Store
 from hybridrec.ops.hash_index import reference
-from hybridrec.ops.hash_rows.triton_rows import HashRows
+from hybridrec.ops.hash_rows import triton_rows
+from hybridrec.ops.reserved import Column
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
 from tests.embedding.test_store import DYNAMIC, IDS, agree, assert_same, contents, operations
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
@@ -29,6 +30,7 @@ from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 pytestmark = needs_gpu
 
 ADAM = RowRule("adam", (StateColumn("m", fill=0.25), StateColumn("v", per_row=True, fill=0.5)))
+WIDE = RowRule("adam", (StateColumn("m"), StateColumn("v")))
 LOW, HIGH = -(2**63), 2**63 - 1
 
 
@@ -165,29 +167,87 @@ def test_an_id_that_comes_twice_is_refused_and_leaves_no_rows() -> None:
     assert len(ours) == 0
 
 
-@pytest.mark.parametrize("most", [6, 0])
+GROWING = [{"eviction": LFU()}, {"eviction": TTL(3), "admission": MinCount(2)}]
+
+
+def addresses_of(store: DeviceHashStore) -> list[int]:
+    return [part.data_ptr() for part in (store.there, store.slots.ids, store.slots.touched, store.slots.free)]
+
+
+def lived(store: DeviceHashStore, seed: int) -> DeviceHashStore:
+    """One that has seen ids come, return, go by its policy, and be erased."""
+    store.attach(WIDE)
+    generator = torch.Generator().manual_seed(seed)
+    for turn in range(7):
+        ids = torch.randint(turn * 7, turn * 7 + 18, (14,), generator=generator)
+        slots = store.prepare(ids, train=True)
+        store.update(slots, torch.ones(len(slots.ids), store.dim), RowStep(rule=WIDE, lr=0.5, step=turn + 1))
+        if turn % 3 == 1:
+            store.erase(ids[::4])
+        store.advance()
+    return store
+
+
+@pytest.mark.parametrize("options", GROWING, ids=str)
+def test_a_table_that_grows_is_that_which_had_all_its_memory_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
+    given = table(50, **options)
+    grown, whole = Read(given), DeviceHashStore(given, 3, DEVICE, slots=50)
+    addresses = addresses_of(grown)
+    for store in (grown, whole):
+        lived(store, seed=1)
+        train(store, *range(1000, 1030))  # others go for them
+        train(store, *range(1000, 1030))
+        store.make_room(50)
+    assert_same(contents(grown), contents(whole))
+    assert grown.counters() == whole.counters()
+    assert grown.counters()["evicted"] + grown.counters()["expired"] > 0
+    for part in ("ids", "touched", "counts", "free"):
+        assert torch.equal(getattr(grown.slots, part), getattr(whole.slots, part))
+    assert_same([grown.sketch()], [whole.sketch()])
+    grown.restore(whole.snapshot())  # some entries may not have moved yet
+    train(grown, 1000, 2000)
+    train(whole, 1000, 2000)
+    assert_same(contents(grown), contents(whole))
+    assert addresses_of(grown) == addresses
+
+
+def test_memory_is_that_of_the_rows_that_came_not_of_the_capacity() -> None:
+    ours = DeviceHashStore(table(10**9), 3, DEVICE)
+    ours.attach(ADAM)
+    train(ours, 1, 2, 3)
+    assert ours.memory()["allocated"] < 2**25
+    assert ours.memory()["rows"] >= memory.FIRST_SLOTS * 12
+
+
+@pytest.mark.parametrize("most", [600, 0])
 def test_a_card_that_is_full_has_memory_for_what_is_needed_or_says_how_much_it_lacks(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    ours = Read(table(100))
-    train(ours, 1, 2, 3, 4)
-    before, grow = contents(ours), HashRows.grow
+    ours = Read(table(10_000))
+    ours.attach(ADAM)
+    train(ours, *range(400))
+    before, held, grow = contents(ours), ours.memory(), Column.grow
 
-    def full(self: HashRows, number: int, slots: int) -> None:
-        if slots > most:
+    def full(self: Column, count: int) -> None:
+        if count > most and self is ours._columns["v"]:  # when others have got some
             raise torch.OutOfMemoryError
-        grow(self, number, slots)
+        grow(self, count)
 
-    monkeypatch.setattr(HashRows, "grow", full)
-    assert ours.slots.slots == 4
+    monkeypatch.setattr(Column, "grow", full)
+    assert ours.slots.slots == 400
     if most:
-        train(ours, 5, 6)
-        assert (ours.slots.slots, ours.ids().tolist()) == (6, [1, 2, 3, 4, 5, 6])
+        train(ours, *range(400, 600))
+        assert (ours.slots.slots, ours.ids().tolist()) == (600, list(range(600)))
         return
-    needed = memory.dynamic_bytes(ours.table, 6)
+    needed = memory.dynamic_bytes(ours.table, 600, ADAM)
     with pytest.raises(ValueError, match=rf"user \({needed:,}\)\. What helps: a smaller capacity=, .*where='host'"):
-        train(ours, 5, 6)
+        train(ours, *range(400, 600))
     assert_same(contents(ours), before)
+    assert ours.memory() == held
+    assert ours.slots.slots == len(ours.there) == len(ours.states["m"]) == 400
 
 
 # -- on a card -------------------------------------------------------------------------------------------------
@@ -198,9 +258,12 @@ on_a_card = pytest.mark.skipif(INTERPRETED, reason="the interpreter runs program
 
 @on_a_card
 @pytest.mark.parametrize("options", [{}, {"eviction": LFU()}, {"eviction": TTL(2), "admission": Probability(0.7)}])
-def test_programs_that_want_the_same_ids_at_once_give_each_of_them_one_row(options: dict[str, Any]) -> None:
+def test_programs_that_want_the_same_ids_at_once_give_each_of_them_one_row(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
     """Every id comes several times in most batches, in programs that run beside each other."""
     given = table(120_000, 8, **options)
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 500)  # entries are moving all the time
     ours, theirs = DeviceHashStore(given, 3, DEVICE), HashStore(given, 3)
     generator = torch.Generator().manual_seed(0)
     for turn in range(12):
@@ -215,4 +278,5 @@ def test_programs_that_want_the_same_ids_at_once_give_each_of_them_one_row(optio
     assert_same(contents(ours), contents(theirs))
     assert ours.counters() == theirs.counters()
     assert int(ours.rows.lacking) == 0
+    ours.rows.finish(0)
     assert sorted(reference.entries(ours.slots.index)) == sorted(theirs.snapshot().data.ids.tolist())

@@ -214,6 +214,31 @@ def test_all_entries_move_to_an_index_of_another_size(buckets: int) -> None:
         assert reference.entries(into) == known
 
 
+def test_ids_are_found_and_erased_wherever_they_are_while_entries_move() -> None:
+    both, ids = Both(40), list(range(-150, 150))
+    both.insert(ids, [id + 150 for id in ids])
+    index, known = both.indexes[0], both.dicts[0]
+    assert index is not None
+    assert known is not None
+    into, first = triton.empty(60, DEVICE), 0
+    both.lines = triton.lines_of([into], DEVICE, [index])
+    for last in (0, 1, 17, 39, 40):  # buckets
+        triton.rehash(index, into, both.lacking, first, last)
+        moved, left = reference.entries(into), reference.entries(index)
+        assert {**left, **moved} == known
+        assert all(moved[id] == left[id] for id in moved.keys() & left.keys())
+        gone, first = sorted(known)[last::7], last
+        triton.erase(there(gone), there([known[id] for id in gone]), one(len(gone)), both.lines)
+        reference.erase(torch.tensor(gone), torch.tensor([known[id] for id in gone]), one(len(gone)), both.dicts)
+        new = [1000 + last * 10 + number for number in range(5)]
+        triton.insert(there(new), there(new), one(5), both.lines, both.lacking)
+        reference.insert(torch.tensor(new), torch.tensor(new), one(5), both.dicts)
+        both.find([*ids, *new, NO_ID])
+        assert not set(new) & set(reference.entries(index))
+    assert reference.entries(into) == known
+    assert int(both.lacking) == 0
+
+
 @settings(max_examples=15 if INTERPRETED else 200)
 @given(st.data())
 def test_an_index_is_a_dict_whatever_comes_and_goes(data: st.DataObject) -> None:

@@ -82,7 +82,7 @@ class Both:
             counters = self.rows.counters(number)
             assert counters == {name: store.counters()[name] for name in counters}
             assert int(self.rows.standing[number, of.SIZE]) == len(held)
-            free = table.free[: table.policy.capacity - len(held)].tolist()
+            free = table.free[len(held) :].tolist()
             assert sorted([*free, *held.values()]) == list(range(table.policy.capacity))
             assert touched_of.count(-1) == len(free)
             if (sketch := store.sketch()) is not None:
@@ -193,14 +193,126 @@ def test_rows_keep_their_slots_when_their_table_grows() -> None:
     spans = of_counts([3], [1], DEVICE, ids=64)
     assert rows.prepare(there([5, 6, 5]), spans, evict=False).tolist() == [0, 1, 0]
     rows.grow(1, 6)
-    rows.moved()
     assert rows.find(there([5, 6, 9]), spans).tolist() == [0, 1, NO_ID]
     assert rows.prepare(there([7, 5, 8]), spans, evict=False).tolist() == [2, 0, 3]
     grown = rows.tables[1]
     assert reference.entries(grown.index) == {5: 0, 6: 1, 7: 2, 8: 3}
     assert grown.counts[:4].tolist() == [3, 1, 1, 1]
-    assert sorted(grown.free[: 6 - 4].tolist()) == [4, 5]
+    assert grown.free[4:].tolist() == [4, 5]
     assert int(rows.lacking) == 0
+
+
+def held(table: TableSlots) -> dict[int, int]:
+    """The slots of all ids, of which some may not have moved to the index of their table."""
+    now, before = reference.entries(table.index), {} if table.moving is None else reference.entries(table.moving)
+    assert all(now[id] == before[id] for id in now.keys() & before.keys())
+    return {**before, **now}
+
+
+@pytest.mark.parametrize("eviction", ["lfu"] if INTERPRETED else ["lfu", "lru", "ttl"])
+def test_rows_come_and_go_as_ever_while_entries_move_to_a_larger_index(
+    monkeypatch: pytest.MonkeyPatch, eviction: str
+) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
+    policies = [Policy(70, eviction), Policy(90, eviction)]
+    tables = {
+        n: TableSlots(policy, DEVICE, slots) for n, (policy, slots) in enumerate(zip(policies, (50, 30), strict=True))
+    }
+    grown, whole = HashRows(tables, 2, DEVICE), HashRows.empty(policies, DEVICE)
+    spans, seen, generator = of_counts([50, 25], [0, 1], DEVICE, ids=64), set(), torch.Generator().manual_seed(0)
+    for turn in range(5):
+        for number, more in {1: [(0, 70)], 2: [(1, 60)], 3: [(1, 90)]}.get(turn, ()):  # the last while entries move
+            grown.grow(number, more)
+        of_both = (turn * 25, 50), (turn * 9, 25)
+        ids = torch.cat([torch.randint(first, first + n, (n,), generator=generator) for first, n in of_both]).to(DEVICE)
+        before = int(grown.standing[0, of.EVICTED])
+        slots = [rows.prepare(ids, spans) for rows in (grown, whole)]
+        assert torch.equal(*slots)
+        went = int(grown.standing[0, of.EVICTED]) > before
+        seen |= {(number, went) for number in range(2) if tables[number].moving is not None}
+        for rows in (grown, whole):
+            rows.erase(0, ids[:50].unique()[::6])
+            rows.advance()
+        asked = torch.arange(75, device=DEVICE) * 2
+        assert torch.equal(grown.find(asked, spans), whole.find(asked, spans))
+        assert [held(tables[number]) for number in range(2)] == [held(whole.tables[number]) for number in range(2)]
+    assert (0, True) in seen  # rows went while entries moved
+    assert torch.equal(grown.standing, whole.standing)
+    for number in range(2):
+        grown.finish(number)
+        assert tables[number].moving is None
+        assert reference.entries(tables[number].index) == held(whole.tables[number])
+    assert int(grown.lacking) == 0
+
+
+def test_a_table_that_is_cleared_while_entries_move_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 1)
+    rows = HashRows({0: TableSlots(Policy(60), DEVICE, slots=30)}, 1, DEVICE)
+    spans = of_counts([20], [0], DEVICE, ids=64)
+    rows.prepare(there(list(range(20))), spans)
+    rows.grow(0, 60)
+    rows.prepare(there(list(range(20))), spans)
+    assert rows.tables[0].moving is not None
+    rows.tables[0].clear()
+    rows.moved()
+    assert rows.find(there(list(range(20))), spans).tolist() == [NO_ID] * 20
+    assert rows.prepare(there(list(range(20, 40))), spans).tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("rows", [10**4, 10**6, 10**8])
+@pytest.mark.parametrize("batch", [1000, 10**6])
+def test_all_entries_have_moved_before_the_next_index_is_too_small(rows: int, batch: int) -> None:
+    lookups = -(-(rows // 2) // batch)
+    assert lookups * triton_rows.slice_for(batch) >= triton_rows.hash_index.buckets_for(rows)
+
+
+def test_a_lookup_moves_no_more_than_a_slice_for_all_tables_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 3)
+    tables = {number: TableSlots(Policy(60), DEVICE, slots=30) for number in range(2)}  # four buckets each
+    rows, spans = HashRows(tables, 2, DEVICE), of_counts([2], [1], DEVICE, ids=64)
+    for number in range(2):
+        rows.grow(number, 60)
+    found = []
+    for _ in range(3):
+        rows.prepare(there([1, 2]), spans)
+        found.append([None if table.moving is None else table.done for table in tables.values()])
+    assert found == [[3, 0], [None, 2], [None, None]]
+
+
+def test_a_part_of_several_tables_moves_their_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 3)
+    rows = HashRows({1: TableSlots(Policy(60), DEVICE, slots=30)}, 2, DEVICE)
+    part, spans = rows.part(1), of_counts([20], [1], DEVICE, ids=64)
+    rows.prepare(there(list(range(20))), spans)
+    part.grow(0, 60)
+    assert rows.find(there([3, 99]), of_counts([2], [1], DEVICE, ids=64)).tolist() == [3, NO_ID]
+    part.prepare(there([50]), part.one(0, 1))
+    assert rows.tables[1].moving is not None
+    rows.prepare(there(list(range(20))), spans)
+    assert rows.tables[1].moving is None
+    assert part.find(there([50, 7]), part.one(0, 2)).tolist() == [20, 7]
+    assert reference.entries(rows.tables[1].index) == {**{id: id for id in range(20)}, 50: 20}
+
+
+def test_an_index_is_made_for_half_as_many_rows_again_or_on_a_full_card_for_those_that_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = HashRows({0: TableSlots(Policy(10_000), DEVICE, slots=1000)}, 1, DEVICE)
+    rows.grow(0, 1100)
+    index = rows.tables[0].index
+    assert (rows.tables[0].slots, rows.tables[0].room) == (1100, 1500)
+    rows.grow(0, 1500)
+    assert rows.tables[0].index is index
+    empty = triton_rows.hash_index.empty
+
+    def full(buckets: int, device: torch.device) -> Tensor:
+        if buckets > 220:
+            raise torch.OutOfMemoryError
+        return empty(buckets, device)
+
+    monkeypatch.setattr(triton_rows.hash_index, "empty", full)
+    rows.grow(0, 1600)
+    assert (rows.tables[0].slots, rows.tables[0].room, len(rows.tables[0].index)) == (1600, 1600, 214)
 
 
 @pytest.mark.parametrize("few", [triton_rows.FEW, 0])
