@@ -14,9 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.gpu.replay import captured
 from hybridrec.embedding.owner import groups_of
 from hybridrec.models.model import Model
@@ -55,13 +53,6 @@ def graphs_for(learner: Learner, wanted: bool | None) -> StepGraphs | None:
                 "no table with where='host', or leave graphs out"
             )
         return None
-    if growing := [name for group in groups for name in getattr(getattr(group, "dynamic", None), "stores", ())]:
-        if wanted:
-            raise ValueError(
-                f"TrainOptions.graphs is true, but table {growing[0]!r} is dynamic, and its memory on the GPU grows "
-                "with its rows; leave graphs out"
-            )
-        return None
     known = isinstance(learner.model, Model) and learner.loss in LOSSES.values()
     return StepGraphs() if wanted or known else None
 
@@ -82,7 +73,7 @@ class StepGraphs:
         if torch.are_deterministic_algorithms_enabled():
             return None
         trained = tuple(part.requires_grad for part in learner.model.parameters())
-        key = shape_of(batch), trained
+        key = shape_of(batch), trained, tuple(part.training for part in learner.collections)
         found = self._graphs.get(key)
         if found is None or not found.batch.fits(batch):
             self._seen[key] += 1
@@ -123,9 +114,8 @@ class StepGraph:
         self._divisor = Divisor(1.0, 1.0)  # what is there
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
-        for part in learner.model.modules():
-            if isinstance(part, EmbeddingCollection):
-                part.expect(self.batch.batch)
+        for part in learner.collections:
+            part.expect(self.batch.batch)
         for group in self._groups:
             group.fix(self.batch.batch.ids)
         self._again = captured(partial(self._capture, learner))
@@ -145,13 +135,13 @@ class StepGraph:
         loss = learner.reduced(outputs, self.batch.batch, self.divisor)
         loss.backward()
         self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
-        self._looked = [(group, looked) for group in self._groups for looked in group.withdraw()]
+        self._looked = [group.withdraw() for group in self._groups]
         self.outputs, self.loss = outputs.detach(), loss.detach()
 
     def replay(self, batch: Batch, divisor: Divisor) -> LateLoss:
         """The loss and the outputs of a batch; its gradients are where a backward leaves them."""
-        slots, flights = self._slots(batch)
-        self.batch.fill(batch, slots)
+        slots = [group.slots(self.batch.batch.ids, batch.ids) for group in self._groups]
+        self.batch.fill(batch, [(to, each.values) for found in slots for to, each in found])
         if divisor != self._divisor:
             for there, number in zip(self.divisor, divisor, strict=True):
                 there.fill_(number)  # pyright: ignore[reportAttributeAccessIssue] (tensors here)
@@ -159,16 +149,12 @@ class StepGraph:
         self._again()
         for part, grad in self._grads:
             part.grad = grad
-        for group, looked in self._looked:
-            group.take(looked, flights)
+        for group, lookups, found in zip(self._groups, self._looked, slots, strict=True):
+            for looked in lookups:
+                group.take(looked, [each for _, each in found])
         for group in self._groups:
             group.go_on()
         return LateLoss(self.loss, self.outputs.clone(), batch, self._watch)
-
-    def _slots(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], tuple[Any, ...]]:
-        """What the graph reads in place of ids of tiered tables, where it does so; and what keeps their rows there."""
-        found = [group.slots(self.batch.batch.ids, batch.ids) for group in self._groups]
-        return [pair for pairs, _ in found for pair in pairs], tuple(each for _, flights in found for each in flights)
 
     def _watch(self) -> None:
         """Raise where a replay that is done had ids outside a table, or more rows than there is room for."""

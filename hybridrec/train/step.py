@@ -85,12 +85,13 @@ class Learner:
         """The batch where the model wants it. Its labels are checked before it moves: nobody waits for a GPU."""
         self.loss.check_labels(batch)
         weight, moved = weight_of(self.loss, batch), self.moved(batch)
-        for collection in self._collections if self.device is not None else ():
+        for collection in self.collections if self.device is not None else ():
             collection.fetch(moved)
         return Placed(moved, weight)
 
     @cached_property
-    def _collections(self) -> list[EmbeddingCollection]:
+    def collections(self) -> list[EmbeddingCollection]:
+        """Those inside the model."""
         return [part for part in self.model.modules() if isinstance(part, EmbeddingCollection)]
 
     def moved(self, batch: Batch) -> Batch:

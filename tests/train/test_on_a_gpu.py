@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-ROWS = {"*": {"rows": 64, "out_of_range": "zero"}}  # steps with dynamic tables are no graphs
+ROWS = {"*": {"rows": 64, "out_of_range": "zero"}}  # dynamic ones have tests of their own
 OPTIONS = TrainOptions(progress="none", log_every=5)
 EAGER = replace(OPTIONS, graphs=False)
 
@@ -56,14 +56,22 @@ def test_a_model_learns_the_same_on_a_gpu_as_on_the_cpu(name, options):
     np.testing.assert_allclose(losses[1], losses[0], rtol=2e-3)
 
 
-def test_dynamic_tables_learn_the_same_on_a_gpu_as_on_the_cpu():
-    ds, found = dataset(rows=650), []
+@pytest.mark.parametrize("options", [EAGER, OPTIONS], ids=["launched", "graphs"])
+@pytest.mark.parametrize("user", [{}, {"capacity": 24}], ids=["growing", "full"])
+def test_dynamic_tables_learn_the_same_on_a_gpu_as_on_the_cpu(user, options):
+    ds, found = dataset(rows=650, batch_size=20 if user else 100), []
+    trainers = []
     for device in ("cpu", "cuda"):
         torch.manual_seed(0)
-        trainer = Trainer(build("dlrm", ds.schema, device=device, **CONFIGS["dlrm"]), options=OPTIONS)
-        trainer.fit(ds, epochs=3)
-        assert trainer.learner.graphs is None
-        found.append(trainer.predict(ds))
+        model = build("dlrm", ds.schema, device=device, tables={"user": user}, **CONFIGS["dlrm"])
+        trainers.append(Trainer(model, options=options))
+        trainers[-1].fit(ds, epochs=3)
+        found.append(trainers[-1].predict(ds))
+    graphs = trainers[-1].learner.graphs
+    if options.graphs is None:
+        assert graphs is not None
+        assert graphs.refused is None
+        assert graphs.replays >= 10, "most steps are replayed"
     np.testing.assert_allclose(found[1], found[0], rtol=2e-3, atol=2e-4)
 
 

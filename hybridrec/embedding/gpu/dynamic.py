@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from hybridrec.embedding.gpu.group import DeviceGroup
     from hybridrec.embedding.gpu.lookup import Looked
 
-NO_GRAPH = (
-    "a lookup of dynamic tables on a GPU cannot be part of a CUDA graph: their memory grows with their rows; run the "
-    "step without a graph"
-)
 UNPINNED = -1  # no age of slots: their rows may go at any time
 LATE = ": an earlier lookup took new ids for zeros, and no row was lost"
 
@@ -187,12 +183,9 @@ class Admission:
         return bool(self.names)
 
     def watch(self) -> None:
-        """Raise if an earlier lookup found no room, or if this one is to be part of a graph."""
-        if not self.names:
-            return
-        if self._group.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(NO_GRAPH)
-        self.tables.watch()
+        """Raise if an earlier lookup found no room; nobody waits for the device to know."""
+        if self.names:
+            self.tables.watch()
 
     def ask(self) -> None:
         """Have the device tell what came of lookups."""
@@ -209,18 +202,18 @@ class Admission:
         assert self._tables is not None, "some features have dynamic tables"
         return self._tables
 
-    def make_room(self, block: IdBlock) -> bool:
-        """Have memory for all rows that may come with a block, before it is laid out; whether others may have to go."""
-        return self.tables.make_room(self._shape(block)[1])
+    def slots(self, block: IdBlock, values: Tensor, train: bool, gradients: bool) -> tuple[Tensor, dict[str, int]]:
+        """The ids of a block, `values`, with slots for those of dynamic tables, NO_ID where there is no row.
 
-    def slots(self, block: IdBlock, values: Tensor, train: bool, evict: bool) -> Tensor:
-        """The ids of a block, `values`, with slots for those of dynamic tables, NO_ID where there is no row."""
-        spans, _ = self._shape(block)
-        if not train:
-            return self.tables.rows.find(values, spans)
-        return self.tables.admit(values, spans, self.names, evict)
+        And the age of those slots, by table; `gradients` may come for those that are trained.
+        """
+        spans, wanted = self._shape(block)
+        evict = self.tables.make_room(wanted) if train else False
+        self._group.ground.grow()  # for rows that may come, or were loaded since the last lookup
+        found = self.tables.admit(values, spans, self.names, evict) if train else self.tables.rows.find(values, spans)
+        return found, self._looked_up(train, gradients)
 
-    def looked_up(self, train: bool, gradients: bool) -> dict[str, int]:
+    def _looked_up(self, train: bool, gradients: bool) -> dict[str, int]:
         """A lookup is done; whether gradients may come for its trainable tables. The age of its slots, by table."""
         pinned = [name for name in self.names if train and gradients and name in self._group.handles]
         if train:

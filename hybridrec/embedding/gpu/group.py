@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,11 @@ from hybridrec.embedding.gpu.dynamic import DynamicTables
 from hybridrec.embedding.gpu.ground import Ground
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.layout import Layout, TableFacts
-from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked
+from hybridrec.embedding.gpu.lookup import DeviceLookup, Looked, Slotted
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.streams import stream_apart
-from hybridrec.embedding.gpu.tier_class import Flight, TierClass, classes_of
+from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.queue import FeatureSpec, GradientQueue, QueuedCall
 from hybridrec.ops.row_groups.reference import sum_by_row
@@ -120,8 +121,15 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         of_bags = looked.bag_of, looked.scales, looked.weights
         return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
 
-    def take(self, looked: Looked, flights: tuple[Flight, ...] = ()) -> None:
-        """Keep the gradients of a lookup until the step, and with them what keeps its rows on the device."""
+    def take(self, looked: Looked, replayed: Sequence[Slotted] = ()) -> None:
+        """Keep the gradients of a lookup until the step, and with them what keeps its rows on the device.
+
+        One of a capture has none of its own: it is given what was `replayed`, from `slots`.
+        """
+        if replayed:
+            eras = {table: era for each in replayed for table, era in each.eras.items()}
+            looked = replace(looked, eras=eras)  # what was captured stays as it is
+        flights = tuple(flight for each in replayed for flight in each.flights)
         pooled = [f.table for f in looked.features if f.combiner != "none"] if looked.flat is not None else []
         unpooled = [f for f in looked.features if f.combiner == "none"]
         fed = [f.table for f, grad in zip(unpooled, looked.sequences, strict=True) if grad is not None]
@@ -156,6 +164,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """Raise if a replay that is done had ids outside a table, or too many rows."""
         for tier in self.tiers:
             tier.watch()
+        if self.dynamic is not None:
+            self.dynamic.watch()
         for lookup in self._lookups:
             lookup.refuse()
 
@@ -168,18 +178,16 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             self.dynamic.check()
 
     def fix(self, block: IdBlock) -> None:
-        """Before a capture: lookups of this very block read slots of tiered tables from memory that stays."""
+        """Before a capture: lookups of this very block read slots of tables that need them from memory that stays."""
         for lookup in self._lookups:
-            lookup.tiers.fix(block)
+            lookup.fix(block)
 
-    def slots(self, fixed: IdBlock, block: IdBlock) -> tuple[list[tuple[Tensor, Tensor]], tuple[Flight, ...]]:
+    def slots(self, fixed: IdBlock, block: IdBlock) -> list[tuple[Tensor, Slotted]]:
         """Before a replay: the memory from `fix`, each with what belongs there for a block, laid out as that is.
 
-        And what keeps the rows on the device: it goes to `take` after the replay.
+        The latter goes to `take` after the replay, and keeps rows where they are.
         """
-        found = [each for lookup in self._lookups if (each := lookup.tiers.fixed(fixed, block)) is not None]
-        flights = tuple(flight for _, admitted in found for flight in admitted.flights)
-        return [(to, admitted.values) for to, admitted in found], flights
+        return [each for lookup in self._lookups if (each := lookup.slots(fixed, block)) is not None]
 
     def go_on(self) -> None:
         """After a replay: rows of the block that is expected next come while it computes."""
@@ -358,6 +366,6 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             call.check()
             if self.dynamic is not None and (values := self.dynamic.without_gone(call.work, call.left)) is not None:
                 call.work.look_for(values)
-                call.work.eras = self.dynamic.now(call.work.eras)
+                call.work.eras, call.work.update = self.dynamic.now(call.work.eras), None
                 self.prepare(call.work)
         return calls

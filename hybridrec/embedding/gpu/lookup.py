@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.dynamic import Admission
+from hybridrec.embedding.gpu.fixed_slots import FixedSlots, capturing
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
-from hybridrec.embedding.gpu.tiers import Tiers, capturing
+from hybridrec.embedding.gpu.tiers import Tiers, spread
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 
 NO_FAULT = 0  # no id outside a table is 0
 REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
+
+
+class Slotted(NamedTuple):
+    """The ids of a block with slots for those of tiered and dynamic tables, whose rows are there."""
+
+    values: Tensor
+    flights: tuple[Flight, ...] = ()  # which keep the rows of tiered tables on the device
+    eras: Mapping[str, int] = {}  # of the slots of dynamic tables, by table
 
 
 @dataclass(eq=False)
@@ -134,6 +143,7 @@ class DeviceLookup:
         self.tiers = Tiers(group.tiered, features, group.gate)
         self.padded = any(feature.padding is not None for feature in features)
         self.admission = Admission(group, features)
+        self._fixed = FixedSlots()
         self.rows_of = {name: store.reach for name, store in group.stores.items()}
         self.facts: list[TableFacts] = [group.facts(feature.table) for feature in features]
         self._layouts: dict[Any, Layout] = {}
@@ -168,7 +178,6 @@ class DeviceLookup:
 
     def layout(self, block: IdBlock) -> Layout:
         """How kernels see blocks of this shape."""
-        self.group.ground.grow()
         kind = (block.names, block.starts, block.hotness, block.batch_size)
         found = self._layouts.get(kind)
         if found is None:
@@ -186,6 +195,31 @@ class DeviceLookup:
         starts, ends = ([block.starts[i + more] for i in at] for more in (0, 1))
         return shapes.layout(starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
+    def slotted(self, block: IdBlock, train: bool, gradients: bool) -> Slotted:
+        """Have rows of tiered and dynamic tables come; within a capture, what each replay finds in their memory."""
+        if not (self.tiers or self.admission):
+            return Slotted(block.values)
+        if capturing(block.values.device):
+            return Slotted(self._fixed.read(block, train, gradients))
+        values, flights = self.tiers.slots(block) if self.tiers else (block.values, ())
+        if not self.admission:
+            return Slotted(values, flights)
+        values, eras = self.admission.slots(block, values, train, gradients)
+        return Slotted(values, flights, eras)
+
+    def fix(self, block: IdBlock) -> None:
+        """Before a capture: lookups of this very block read slots from memory that stays; see `slots`."""
+        if (self.tiers or self.admission) and not spread(self.features):
+            self._fixed.fix(block)
+
+    def slots(self, fixed: IdBlock, block: IdBlock) -> tuple[Tensor, Slotted] | None:
+        """Before a replay: the memory that it reads slots from, and those of a block that belong there."""
+        there = self._fixed.of(fixed)
+        if there is None or there.asked is None:
+            return None
+        self.admission.watch()
+        return there.slots, self.slotted(block, *there.asked)
+
     def as_now(self, looked: Looked) -> Looked:
         """A lookup of rows as they are now."""
         return self.admission.as_now(looked, self.layout(looked.block)) if self.admission else looked
@@ -193,11 +227,11 @@ class DeviceLookup:
     def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
         self.tiers.watch()
+        if capturing(self.faults.device):  # what it finds is told after a replay, by `refuse`
+            return None
         self.admission.watch()
         if self.faults.device.type == "cpu":
             return self._refuse(self.faults)
-        if torch.cuda.is_current_stream_capturing():  # what it finds is told after a replay, by `refuse`
-            return None
         if self._copied is not None and self._copied.query():
             self._copied = None
             self._refuse(self._seen)
@@ -275,17 +309,14 @@ class _Lookup(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)  # an output without a gradient touches no row
         learned, weighed = (record and part is not None and part.requires_grad for part in (anchor, weights))
-        evict = lookup.admission.make_room(block) if lookup.admission and train else False
         layout, keep = lookup.layout(block), weighed or learned
-        looked_up, ids, flights, eras = block, block, (), {}
+        slotted, ids = lookup.slotted(block, train, learned), block
         if layout.hashed:
-            ids = block = replace(block, values=hash_outside(block.values, layout))
-        if lookup.tiers:
-            slots, flights = lookup.tiers.slots(looked_up)
-            block = replace(ids, values=hash_outside(slots, layout) if layout.hashed else slots)
-        if lookup.admission:
-            block = replace(ids, values=lookup.admission.slots(ids, block.values, train, evict))
-            eras = lookup.admission.looked_up(train, learned)
+            ids = replace(block, values=hash_outside(block.values, layout))
+        if slotted.values is block.values:
+            block = ids
+        else:
+            block = replace(ids, values=hash_outside(slotted.values, layout) if layout.hashed else slotted.values)
         given = block.values, block.offsets, weights, layout
         apart = layout.ragged or layout.divides or weighed or lookup.padded
         ids_there = None if apart else lookup.group.moment()
@@ -299,12 +330,14 @@ class _Lookup(torch.autograd.Function):
                 block = replace(block, values=unpadded(ids, lookup.features, block.values))
             ctx.looked = Looked(
                 *(block, layout, lookup.features, lookup.rows_of, weights, bag_of, scales, winners),
-                **{"flights": flights, "ids": ids.values if eras else None, "eras": eras},
+                flights=slotted.flights,
+                ids=ids.values if lookup.admission else None,
+                eras=slotted.eras,
             )
             ctx.lookup = lookup
             if train and learned:
                 lookup.group.prepare(ctx.looked, ids_there)  # None where it needs what `pool` finds
-        del flights  # where no gradient may come, rows may go
+        del slotted  # where no gradient may come, rows may go
         if not capturing(anchor.device):  # else it is for who replays
             lookup.tiers.go_on()
         return (flat, *sequences)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,16 +27,10 @@ from hybridrec.embedding.gpu.layout import MOST_LAYOUTS
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.row_cache.runs import Runs
 from hybridrec.types import IdBlock
-from hybridrec.types.id_block import NO_ID
 
 if TYPE_CHECKING:
     from hybridrec.embedding.gpu.tier_class import Flight, TierClass
     from hybridrec.embedding.gpu.tiered_store import TieredStore
-
-NO_GRAPH = (
-    "a lookup of tiered tables is part of a CUDA graph only where its ids are those of the batch as it comes: which "
-    "rows are on the device is decided ahead; run the step without a graph"
-)
 
 
 class _Expected(NamedTuple):
@@ -57,14 +50,6 @@ class Admitted(NamedTuple):
     version: int
 
 
-@dataclass(eq=False)
-class _Fixed:
-    """Slots of a block that stays where it is, for a graph to read."""
-
-    slots: Tensor
-    read: bool = False  # whether a graph does
-
-
 class Tiers:
     """What a lookup of these features does first: ids of tiered tables become slots, and their rows come there.
 
@@ -77,11 +62,10 @@ class Tiers:
             if (store := stores.get(feature.table)) is not None:
                 self._fed.setdefault(store.tier, []).append((feature.name, store))
         self._gate = gate
-        self._spread = any(feature.group > 1 for feature in features)  # ids are not yet those of rows
+        self._spread = spread(features)
         self._coming: Any = WeakTensorKeyDictionary()  # by the ids of a block, which may go without a lookup
         self._lock = threading.Lock()  # of those: another thread brings blocks
         self._ahead: Any = WeakTensorKeyDictionary()
-        self._fixed: Any = WeakTensorKeyDictionary()
         self._runs: dict[Any, list[tuple[TierClass, Runs]]] = {}  # by the shape of blocks
 
     def __bool__(self) -> bool:
@@ -101,18 +85,8 @@ class Tiers:
     def slots(self, block: IdBlock) -> tuple[Tensor, tuple[Flight, ...]]:
         """The ids of a block with slots for those of tiered tables, and what keeps their rows there.
 
-        Within a capture they are what each replay finds in their memory: see `fix`.
+        For what is launched from now on; they are those of its admission ahead, if it had one.
         """
-        if not capturing(block.values.device):
-            return self.take(block)[:2]
-        if block.values not in self._fixed:
-            raise RuntimeError(NO_GRAPH)
-        fixed: _Fixed = self._fixed[block.values]
-        fixed.read = True
-        return fixed.slots, ()
-
-    def take(self, block: IdBlock) -> Admitted:
-        """The slots of a block, for what is launched from now on: those of its admission ahead, if it had one."""
         with self._lock:
             self._coming.pop(block.values, None)
         found: Admitted | None = self._ahead.pop(block.values, None)
@@ -127,7 +101,7 @@ class Tiers:
             found.values.record_stream(stream)
         for flight in found.flights:
             flight.arrive(block.values.device)
-        return found
+        return found.values, found.flights
 
     def go_on(self) -> None:
         """Admit the block that is expected next, beside what was launched until now."""
@@ -144,21 +118,6 @@ class Tiers:
         """Rows that no lookup needs any more may go."""
         for tier in self._fed:
             tier.land()
-
-    # -- as part of a CUDA graph --------------------------------------------------------------------------
-
-    def fix(self, block: IdBlock) -> None:
-        """Captured lookups of this very block, which stays where it is, shall read their slots from memory that stays.
-
-        Before each replay, what `fixed` says belongs there.
-        """
-        if self._fed and not self._spread:
-            self._fixed[block.values] = _Fixed(torch.full_like(block.values, NO_ID))
-
-    def fixed(self, fixed: IdBlock, block: IdBlock) -> tuple[Tensor, Admitted] | None:
-        """The memory that a graph reads the slots of a fixed block from, and those of a block that take its place."""
-        there: _Fixed | None = self._fixed.get(fixed.values)
-        return None if there is None or not there.read else (there.slots, self.take(block))
 
     # -- admissions ---------------------------------------------------------------------------------------
 
@@ -197,9 +156,9 @@ class Tiers:
         return _Expected(block.names, block.starts, there)
 
 
-def capturing(device: torch.device) -> bool:
-    """Whether what is launched on a device becomes part of a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+def spread(features: Sequence[FeatureSpec]) -> bool:
+    """Whether ids of these features are not those of the batch, but several for each of them."""
+    return any(feature.group > 1 for feature in features)
 
 
 def _version(values: Tensor) -> int:

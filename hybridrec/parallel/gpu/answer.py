@@ -195,12 +195,10 @@ class DeviceAnswers:
 
     def _admit(self, mode: int) -> None:
         """Ids of dynamic tables become slots; all that ranks have sent are seen before any is let in."""
-        of, looked, admission, train = self.of, self.looked, self.of.admission, mode != EVAL
-        evict = admission.make_room(looked.block) if train else False
-        of.group.ground.grow()
-        self._ids_there = admission.slots(looked.block, self._ids_there, train, evict)
+        looked, admission = self.looked, self.of.admission
         looked.ids = self._rows_asked
-        looked.eras = admission.looked_up(train, mode == TRAIN)
+        given = looked.block, self._ids_there, mode != EVAL, mode == TRAIN
+        self._ids_there, looked.eras = admission.slots(*given)
         admission.ask()
 
     def read(self) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +13,11 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
 from hybridrec.embedding import LFU, LRU, TTL, MinCount
-from hybridrec.embedding.gpu.dynamic import NO_GRAPH
+from hybridrec.embedding.gpu.fixed_slots import NO_GRAPH
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.initial import Constant
 from hybridrec.ops.hash_index import reference
-from hybridrec.train.graphs import graphs_for
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.on_device import QUICK, SIZES, OnDevice, ids, lists
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
@@ -264,16 +262,6 @@ def test_memory_is_there_for_all_ids_that_have_come_since_the_host_last_knew() -
     assert not dynamic.make_room({"user": 20})  # none had come
 
 
-def test_steps_are_no_cuda_graphs() -> None:
-    one = One()
-    learner: Any = SimpleNamespace(model=one.emb, device=DEVICE, loss=None)
-    assert graphs_for(learner, wanted=None) is None
-    with pytest.raises(
-        ValueError, match="graphs is true, but table 'user' is dynamic, and its memory on the GPU grows"
-    ):
-        graphs_for(learner, wanted=True)
-
-
 # -- on a card -------------------------------------------------------------------------------------------------
 
 
@@ -364,7 +352,9 @@ def test_a_table_grows_without_a_wait() -> None:
 
 
 @on_a_card
-def test_a_lookup_is_no_part_of_a_graph_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_of_ids_that_may_differ_is_no_part_of_a_graph_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     emb, rows = whole("cuda", 1000)
     given = {"user": torch.arange(8), "friends": torch.arange(8), "item": torch.arange(8)}
     block = IdBlock.from_ragged(given).to("cuda")
