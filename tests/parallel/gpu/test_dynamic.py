@@ -26,6 +26,7 @@ USER: Spec = {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "f
 WORD: Spec = {"name": "word", "dim": 5, "capacity": 99, "combiner": {"word": "max", "words": "none"}}
 WORD |= {"features": ["word", "words"]}
 HOT: dict[str, int | None] = {"item": 1, "user": 2, "word": 1}
+OTHERS = [("table", "lru"), ("row", "lfu"), ("table", "lfu")]  # schemes and evictions
 
 
 def case(world: int, scheme: str | list[str], tables: list[Spec] | None = None, **more: Any) -> Case:
@@ -93,20 +94,54 @@ def test_gradients_that_come_late_change_the_rows_that_are_still_there_and_no_ot
             torch.testing.assert_close(held["state"], alike["state"])
 
 
-@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
-def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str) -> None:
-    found = pool(2).run(f"{JOBS}:extremes", scheme=scheme)
+def test_a_rank_without_room_stops_all_at_one_lookup_where_batches_are_sent_ahead_too() -> None:
+    first, second = pool(2).run(f"{JOBS}:too_many_ahead")
+    assert "rank 1: table 't0' holds 3 rows" in second["text"]
+    assert "rank 1 has ids that cannot be looked up" in first["text"]
+    assert first["number"] == second["number"]
+    assert not first["ids"]
+    assert len(second["ids"]) == 2
+    for each in (first, second):
+        torch.testing.assert_close(each["out"], second["rows"])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "eviction"), [("row", "lru"), *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
+)
+def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str, eviction: str) -> None:
+    found = pool(2).run(f"{JOBS}:extremes", scheme=scheme, eviction=eviction)
     assert all(each["same"] for each in found), "rows by id are those of one process, zeros where there is none"
     assert sorted(id for each in found for id in each["ids"].tolist()) == sorted(on_device_dynamic.EXTREMES)
 
 
 @pytest.mark.parametrize("eviction", ["lru", pytest.param("lfu", marks=pytest.mark.slow)])
 def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
-    found = pool(2).run(f"{JOBS}:crowded", capacity=30, eviction=eviction)
+    found, there = (
+        pool(2).run(f"{JOBS}:crowded", capacity=30, eviction=eviction, on_device=on) for on in (True, False)
+    )
     assert all(each["owned"] and each["finite"] and each["slots"] <= 15 for each in found)
-    assert 24 <= sum(each["count"] for each in found) <= 30
+    assert 24 <= sum(len(each["held"]["ids"]) for each in found) <= 30
     assert sum(each["evicted"] for each in found) > 0
-    assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())
+    for each, want in zip(found, there, strict=True):
+        same_rows(each["held"], want["held"])
+        assert each["evicted"] == want["evicted"]
+
+
+def same_rows(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """The same ids with the same scores, rows and state."""
+    for name in ("ids", "touched", "counts"):
+        assert (found[name] is None) == (wanted[name] is None), name
+        assert found[name] is None or found[name].tolist() == wanted[name].tolist(), name
+    for name in ("rows", "state"):
+        torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("eviction", ["lru", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lfu", 2))])
+def test_rows_go_and_stay_as_in_one_process_where_one_rank_has_all_of_them(eviction: str | int) -> None:
+    found, wanted = pool(2).run(f"{JOBS}:churned", eviction=eviction)[0], on_device_dynamic.churned(eviction, [0, 1])
+    same_rows(found["held"], wanted["held"])
+    assert wanted["counters"]["evicted"] > 0
+    assert {name: found["counters"][name] for name in wanted["counters"]} == wanted["counters"]
 
 
 @pytest.mark.parametrize("scheme", ["row", "table"])
@@ -135,6 +170,8 @@ def test_every_scheme_of_dynamic_tables_equals_one_process(world: int, scheme: s
         ("table", {"eviction": "lfu"}),
         ("table", {"admission": ["probability", 0.5]}),
         ("row", {"admission": ["probability", 0.5]}),
+        ("table", {"eviction": 1}),
+        ("table", {"eviction": 2, "admission": ["min_count", 2]}),
     ],
     ids=str,
 )
