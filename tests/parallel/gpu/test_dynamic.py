@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -221,3 +222,20 @@ def test_checkpoints_go_from_ranks_with_dynamic_tables_to_others_and_back(tmp_pa
     there = pool(3).run("tests.parallel.jobs.on_device:loaded", folder=folders[1], on_device=True, capacity=40)
     for found, wanted in ((here, said[0]), *((each, alone) for each in there)):
         torch.testing.assert_close(found["scores"], wanted["scores"], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_ranks_as_if_it_had_been_theirs_all_the_time(tmp_path) -> None:
+    job, given = "tests.parallel.jobs.on_device:fitted", {"capacity": 40}
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    wanted = on_device.fitted(None, on_device=False, **given, epochs=4)
+    pool(2).run(job, folder=first, on_device=True, **given, epochs=1)
+    shutil.copytree(first, second)
+    found = pool(3).run(job, folder=first, on_device=True, **given, epochs=4)
+    pool(3).run(job, folder=second, on_device=False, **given, epochs=2)
+    shutil.copytree(second, third)
+    found += pool(2).run(job, folder=second, on_device=True, **given, epochs=4)
+    found.append(on_device.fitted(third, on_device=False, **given, epochs=4))
+    for each in found:
+        torch.testing.assert_close(each["scores"], wanted["scores"], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(each["weights"], wanted["weights"], atol=1e-5, rtol=1e-5)
