@@ -26,13 +26,14 @@ JOBS = "tests.parallel.jobs.on_device_dynamic"
 USER: Spec = {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "friends"], "combiner": "sum"}
 WORD: Spec = {"name": "word", "dim": 5, "capacity": 99, "combiner": {"word": "max", "words": "none"}}
 WORD |= {"features": ["word", "words"]}
+ITEM = small.TABLES[2]
 HOT: dict[str, int | None] = {"item": 1, "user": 2, "word": 1}
 OTHERS = [("table", "lru"), ("row", "lfu"), ("table", "lfu")]  # schemes and evictions
 
 
 def case(world: int, scheme: str | list[str], tables: list[Spec] | None = None, **more: Any) -> Case:
     """Dynamic tables beside a fixed one; their slots grow."""
-    tables = tables or [USER, small.TABLES[2], WORD]
+    tables = tables or [USER, ITEM, WORD]
     schemes = [scheme] * len(tables) if isinstance(scheme, str) else scheme
     pairs = enumerate(zip(tables, schemes, strict=True))
     placements = [standard.placed(spec, each, world, n) for n, (spec, each) in pairs]
@@ -198,9 +199,15 @@ def test_whatever_a_step_has_it_has_with_dynamic_tables(more: dict[str, Any]) ->
 
 
 @pytest.mark.slow
-def test_dynamic_tables_and_tables_in_two_tiers_are_looked_up_together() -> None:
-    tiered: Spec = {"name": "item", "dim": 4, "rows": 60, "combiner": "mean", "cache": 0.5}
-    check(case(2, "row", [USER, tiered, WORD], ahead=True))
+@pytest.mark.parametrize("lookups", [1, 2])
+def test_tables_of_all_kinds_are_looked_up_together(lookups: int) -> None:
+    tiered: Spec = {"name": "page", "dim": 4, "rows": 60, "combiner": "mean", "cache": 0.9}
+    still: Spec = {**USER, "name": "site", "features": ["site"], "trainable": False}
+    hosted: Spec = {**WORD, "name": "query", "features": ["query"], "combiner": "sum", "where": "host"}
+    made = case(2, ["row", "row", "replicated", "table", "row", "row"], [USER, tiered, ITEM, WORD, still, hosted])
+    assert made.placements is not None
+    made.placements[-1]["where"] = "host"
+    check(replace(made, ahead=True, lookups=lookups, clip=0.5))
 
 
 @pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
