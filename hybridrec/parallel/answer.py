@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hybridrec import _native
 from hybridrec.parallel.routes import Routes, Unit
+from hybridrec.parallel.unfed import unmoved
 
 if TYPE_CHECKING:
     from hybridrec.embedding.group import TableGroup
@@ -178,24 +179,36 @@ class Answers:
 
     # -- gradients ------------------------------------------------------------------------------------------
 
-    def queue(self, gradients: Sequence[Tensor], tables: set[str]) -> None:
-        """Keep the gradients of each rank, float32 [gradient_floats], until the step of these tables."""
-        of = self.of
+    def queue(self, gradients: Sequence[Tensor], tables: set[str], marked: bool) -> None:
+        """Keep the gradients of each rank, float32 [gradient_floats], until the step of these tables.
+
+        Where some are `marked` (`unfed.py`), their rows are passed over.
+        """
+        of, slots = self.of, self.slots
         removals = self.removals.tolist() if of.dynamic else [0] * len(of.group.natives)
+        if marked:
+            self.slots = slots.clone()  # another backward call may bring what this one has not
         for asked, part in zip(self.asked, gradients, strict=True):
             held, first = (part, self.words, self.slots, asked.winners), part.data_ptr()
             self._untrained(of.rows, asked.row_spans)
+            pooled = part[asked.row_floats : asked.row_floats + asked.bag_floats]
+            if marked:
+                self._unmoved(asked.row_spans, of.row_widths, part)
             to = (first + 4 * asked.row_starts).tolist()
             of.group.queue(self._pending(of.row_set, of.row_layout, asked.row_spans, to, removals), held, tables)
             first += 4 * asked.row_floats
-            if of.bags:
+            if of.bags and not (marked and bool(unmoved(pooled[None]))):
                 of.group.queue(self._pending_bags(asked, first, removals), held, tables)
             first += 4 * (asked.bag_floats + of.mark_width)
             if of.copied:
                 self._place_copies(asked)
+                if marked:
+                    copies = part[asked.row_floats + asked.bag_floats + of.mark_width :]
+                    self._unmoved(asked.copied_spans, of.copied_widths, copies)
                 to = (first + 4 * asked.copied_starts).tolist()
                 work = self._pending(of.copied_set, of.copied_layout, asked.copied_spans, to, removals)
                 of.group.queue(work, held, tables)
+        self.slots = slots
 
     def largest(self, gradients: Sequence[Tensor]) -> float:
         """The largest of what ranks have put into their marks."""
@@ -217,6 +230,14 @@ class Answers:
         first, last = asked.copied_spans[0], asked.copied_spans[-1]
         self.slots[first:last] = self.words[first:last].to(torch.int32)
         self._untrained(self.of.copied, asked.copied_spans)
+
+    def _unmoved(self, spans: list[int], widths: np.ndarray, gradients: Tensor) -> None:
+        """The slots of units that gradients, one unit after another, are marked for are missing."""
+        at = 0
+        for begin, end, width in zip(spans[::2], spans[1::2], widths.tolist(), strict=True):
+            size = (end - begin) * width
+            self.slots[begin:end].masked_fill_(unmoved(gradients[at : at + size].view(-1, width)), -1)
+            at += size
 
     def _untrained(self, units: Sequence[Unit], spans: list[int]) -> None:
         """The slots of padding are missing: it takes no gradient."""

@@ -48,8 +48,8 @@ class HostLookup(RankLookup):
         """What was answered, float32: one run of vectors for each width."""
 
     @abstractmethod
-    def send_gradients(self, flight: Any, sums: list[Tensor], tables: set[str]) -> None:
-        """Gradients by width, laid out as the vectors were, of these tables."""
+    def send_gradients(self, flight: Any, sums: list[Tensor], tables: set[str], marked: bool) -> None:
+        """Gradients by width, laid out as the vectors were, of these tables; whether some rows are marked (`unfed`)."""
 
     def recycled(self, dtype: torch.dtype, *shape: int) -> Tensor:
         """A tensor in memory that comes back when it goes: touching fresh memory costs more than filling it."""

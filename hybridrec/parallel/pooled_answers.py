@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hybridrec.parallel.rank_lookup import fed_tables
+from hybridrec.parallel.unfed import mark, unfed_parts
 from hybridrec.parallel.way import Flight
 
 
@@ -44,8 +45,12 @@ class PooledAnswers(torch.autograd.Function):
         of_weights = _weight_gradient(ctx, given) if ctx.weighted else None
         if not ctx.needs_input_grad[0]:
             return None, of_weights, None, None, None
-        tables = fed_tables(ctx.flight.way.routes, ctx.flight.way.sequences, flat, sequences)
-        ctx.lookup.send_gradients(ctx.flight, _sums(ctx, given), tables)
+        way, sums = ctx.flight.way, _sums(ctx, given)
+        tables = fed_tables(way.routes, way.sequences, flat, sequences)
+        unfed = unfed_parts(way.routes, way.sequences, flat, sequences, tables)
+        if unfed:
+            _mark(ctx.flight, sums, unfed)
+        ctx.lookup.send_gradients(ctx.flight, sums, tables, bool(unfed))
         return torch.zeros(()), of_weights, None, None, None
 
 
@@ -75,6 +80,14 @@ def _sums(ctx: Any, given: tuple[Any, ...]) -> list[Tensor]:
     slots, winners = ctx.slots.data_ptr(), _all(ctx.winners)
     way.pool.sum_gradients(way.layout(flight.ids), *place, slots, winners, *given, flight.share, way.groups)
     return sums
+
+
+def _mark(flight: Flight, sums: list[Tensor], unfed: frozenset[int]) -> None:
+    """Let vectors that only these parts had asked for be without a gradient."""
+    parts, starts = flight.way.routes.parts, flight.request.starts
+    for run, width in zip(sums, flight.way.routes.widths, strict=True):
+        fed = [p for p, part in enumerate(parts) if p not in unfed and part.piece.width == width]
+        mark(run.view(-1, width), (flight.request.positions[starts[p] : starts[p + 1]] for p in fed))
 
 
 def _spread(weights: Tensor | None, flight: Flight) -> Tensor | None:

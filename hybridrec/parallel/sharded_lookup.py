@@ -92,7 +92,7 @@ class ShardedLookup(HostLookup):
 
     # -- gradients --------------------------------------------------------------------------------------------
 
-    def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str]) -> None:
+    def send_gradients(self, flight: Flight, sums: list[Tensor], tables: set[str], marked: bool) -> None:
         """Gradients by width, laid out as the vectors were, to the ranks that those came from; copies go to all."""
         group = self.group
         if not group.apart.isdisjoint(tables):
@@ -104,7 +104,7 @@ class ShardedLookup(HostLookup):
 
         def land() -> None:
             gradients = [received(part, wire) for part in arriving.parts()]
-            flight.answers.queue(gradients, tables)
+            flight.answers.queue(gradients, tables, marked)
             if not group.apart.isdisjoint(tables):
                 group.saw(flight.answers.largest(gradients), tables)
 

@@ -39,7 +39,7 @@ class PushDraft:
     def add(self, calls: Sequence[QueuedCall], steps: Mapping[str, RowStep]) -> None:
         """The gradients of these tables; each may be given once."""
         assert self._steps.keys().isdisjoint(steps), "a table has one step in a push"
-        whole = calls[0].work if len(calls) == 1 and not self._steps else None
+        whole = calls[0].work if len(calls) == 1 and not (self._steps or calls[0].work.marked) else None
         self._split()
         if whole is not None and whole.tables == calls[0].left == steps.keys() and self._counting.isdisjoint(steps):
             self._whole = whole

@@ -8,7 +8,7 @@ that had come; they wait here for the step, which pushes them.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from hybridrec.parallel.host_lookup import HostLookup
 from hybridrec.parallel.rank_lookup import SIZES, STOPPED, check_told, mode_of, sizes_line, told_share
 from hybridrec.parallel.request import ROWS, BadOffsets, Ids, OutOfRange, Request
 from hybridrec.parallel.routes import Routes
+from hybridrec.parallel.unfed import unmoved
 from hybridrec.parallel.way import Way
 from hybridrec.server.course import Asked, Sent
 from hybridrec.types import IdBlock
@@ -117,16 +118,16 @@ class ServedLookup(HostLookup):
             self.group.looked_up(self, mode == TRAIN)
         return self.by_width(flight, vectors[0] if len(vectors) == 1 else torch.cat(vectors))
 
-    def send_gradients(self, flight: ServedFlight, sums: list[Tensor], tables: set[str]) -> None:
-        self.group.queue(ServedGradients(flight, sums), (sums,), tables)
+    def send_gradients(self, flight: ServedFlight, sums: list[Tensor], tables: set[str], marked: bool) -> None:
+        self.group.queue(ServedGradients(flight, sums, marked), (sums,), tables)
 
 
 class ServedGradients:
-    """The gradients of one backward call, summed by the vectors that had come."""
+    """The gradients of one backward call, summed by the vectors that had come; some rows may be `marked` (`unfed`)."""
 
-    def __init__(self, flight: ServedFlight, sums: Sequence[Tensor]) -> None:
+    def __init__(self, flight: ServedFlight, sums: Sequence[Tensor], marked: bool) -> None:
         way, request = flight.way, flight.request
-        self._flight, self._sums = flight, sums
+        self._flight, self._sums, self.marked = flight, sums, marked
         self._units = {name: unit for unit, name in enumerate(way.names)}
         self._bases = request.row_bases()
         self._starts = np.cumsum(request.row_counts, axis=0) - request.row_counts
@@ -152,5 +153,8 @@ class ServedGradients:
         count, base = int(self._flight.request.row_counts[unit, server]), int(self._bases[unit, server])
         start, place = int(self._starts[unit, server]), int(routes.rows.classes[unit])
         ids = self._flight.ids_for(server)[start : start + count]
-        rows: Any = self._sums[place].view(-1, routes.widths[place])
-        return ids, rows[base : base + count].numpy()
+        rows = self._sums[place].view(-1, routes.widths[place])[base : base + count]
+        if not self.marked:
+            return ids, rows.numpy()
+        moved = ~unmoved(rows)
+        return ids[moved.numpy()], rows[moved].numpy()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hybridrec.embedding import Table, Uniform
-from hybridrec.embedding.policies import MinCount, MultiHash, Probability
+from hybridrec.embedding.policies import TTL, MinCount, MultiHash, Probability
 from hybridrec.parallel.plan import Placement, Plan
 from hybridrec.types import IdBlock, Ragged
 
@@ -144,6 +144,8 @@ def table_of(spec: Spec) -> Table:
     if spec.get("admission"):
         kind, value = spec["admission"]
         given["admission"] = {"probability": Probability, "min_count": MinCount}[kind](value)
+    if isinstance(steps := spec.get("eviction"), int):  # to live
+        given["eviction"] = TTL(steps)
     if spec.get("hashes"):
         given["hashes"] = MultiHash(*spec["hashes"])
     if spec.get("dtype"):

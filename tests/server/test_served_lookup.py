@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import hybridrec as hr
 from tests.parallel import standard
-from tests.parallel.equality import check, compare
-from tests.parallel.jobs.training import train_alone
+from tests.parallel.equality import check, compare, compare_stores
+from tests.parallel.jobs import unfed
+from tests.parallel.jobs.training import held, train_alone
 from tests.parallel.pool import RankFailed, pool
 from tests.parallel.training_case import Case, Spec
+from tests.server.direct import direct
 from tests.server.processes import ServerProcess
 
 TRAIN = "tests.parallel.jobs.training:train"
@@ -131,3 +135,11 @@ def test_gradients_are_clipped_by_the_norm_of_their_sum(world: int, servers: Sta
 def test_trainers_that_disagree_on_staleness_are_told(servers: Started) -> None:
     with pytest.raises(RankFailed, match=r"ranks disagree on servers: rank 0 has \[2, 0\], rank 1 has \[2, 1\]"):
         pool(2).run("tests.server.disagreement:shard", addresses=servers[2])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_rows_that_only_an_unused_output_has_asked_for_keep_still(dynamic: bool) -> None:
+    emb = hr.EmbeddingCollection([replace(unfed.table(dynamic), where="server")], seed=1)
+    model: Any = hr.shard(emb, servers=direct(2), staleness=0)
+    unfed.train(model, range(2), False)
+    compare_stores([{"t0": held(model.module["t0"])}], unfed.trained_alone(dynamic), 1e-5, "rows")

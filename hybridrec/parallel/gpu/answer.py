@@ -20,6 +20,7 @@ from hybridrec.ops.pooled_lookup.triton_max import largest
 from hybridrec.ops.row_gather.triton import gather, rows_of_program
 from hybridrec.parallel.gpu.copies import Copies
 from hybridrec.parallel.gpu.holding import Holding
+from hybridrec.parallel.unfed import unmoved
 from hybridrec.types import IdBlock
 from hybridrec.types.id_block import NO_ID
 
@@ -245,8 +246,11 @@ class DeviceAnswers:
                 made[mine].masked_fill_(self._rows_asked[mine] == row, NO_ID)
         return made
 
-    def queue(self, gradients: Tensor, tables: set[str]) -> None:
-        """Keep the gradients float32 [sum of gradient_floats] until the step of these tables."""
+    def queue(self, gradients: Tensor, tables: set[str], marked: bool) -> None:
+        """Keep the gradients float32 [sum of gradient_floats] until the step of these tables.
+
+        Where some are `marked` (`unfed.py`), their rows are passed over.
+        """
         group = self.of.group
         rows, width = sum(self.batches), self.of.bag_width
         if self.looked.groups is None:  # the lookup was one of eval()
@@ -256,7 +260,20 @@ class DeviceAnswers:
             self._copied.fold(numbers)
         pooled, rest = numbers[: rows * width].view(rows, width), numbers[rows * width :]
         looked = replace(self.looked, numbers=numbers, flat=pooled, sequences=(rest,))
+        if marked:
+            looked.look_for(self._moved(looked.block.values, pooled, rest))
+            group.prepare(looked, read=self.made_beside())
         group.queue(looked, (), tables)
+
+    def _moved(self, ids: Tensor, pooled: Tensor, rest: Tensor) -> Tensor:
+        """Ids, of which those lead to no row that gradients of bags and of the rest are marked for."""
+        made, bags = ids.clone(), int(self.sizes.sum())
+        made[:bags].masked_fill_(unmoved(pooled).all(), NO_ID)
+        sizes, widths = self.counts.ravel().tolist(), np.tile(self.of.widths, len(self.batches)).tolist()
+        parts = rest.split([size * width for size, width in zip(sizes, widths, strict=True)])
+        for mine, part, width in zip(made[bags:].split(sizes), parts, widths, strict=True):
+            mine.masked_fill_(unmoved(part.view(-1, width)), NO_ID)
+        return made
 
     def largest(self, gradients: Tensor) -> Tensor:
         """The largest of what ranks have put behind their gradients."""

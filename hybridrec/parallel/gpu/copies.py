@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridrec.parallel.unfed import NOTHING
 from hybridrec.types.id_block import NO_ID
 
 
@@ -46,7 +47,7 @@ class Copies:
             mine = self._widths == width
             places = self._places(mine, width)
             rows = torch.cat([numbers[first : first + n * width] for first, n, _ in places]).view(-1, width)
-            sums = torch.zeros_like(rows)
+            sums = torch.full_like(rows, NOTHING)  # to which anything can be added, and stays what it is
             heads = self._of_width(mine, places)
             for part, to in zip(rows.split([n for _, n, _ in places]), heads, strict=True):
                 sums.index_add_(0, to, part)  # no row of a rank comes twice

@@ -236,9 +236,12 @@ class DeviceShardedLookup(RankLookup):
     # -- gradients --------------------------------------------------------------------------------------------
 
     def send_gradients(
-        self, flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor], tables: set[str]
+        self, flight: DeviceFlight, sums: Sequence[Tensor], bags: dict[int, Tensor], tables: set[str], marked: bool
     ) -> None:
-        """Gradients by width and of bags, to the ranks that vectors came from; those of copied tables go to all."""
+        """Gradients by width and of bags, to the ranks that vectors came from; those of copied tables go to all.
+
+        Some rows may be `marked` (`unfed.py`).
+        """
         group, request, answers = self.group, flight.request, flight.answers
         message = _message(flight, sums, bags).mul_(flight.share)
         if flight.way.routes.apart:
@@ -248,7 +251,7 @@ class DeviceShardedLookup(RankLookup):
 
         def land() -> None:
             gradients = received(arriving.wait(), group.wire.gradient)
-            answers.queue(gradients, tables)
+            answers.queue(gradients, tables, marked)
             if flight.way.routes.apart:
                 group.saw(answers.largest(gradients), tables)
 

@@ -22,6 +22,7 @@ from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import update_groups
 from hybridrec.parallel.gpu.asking import Asking
 from hybridrec.parallel.gpu.request import DeviceRequest, bag_widths
+from hybridrec.parallel.unfed import NOTHING, mark, unfed_parts
 from hybridrec.types import IdBlock
 
 if TYPE_CHECKING:
@@ -181,6 +182,17 @@ class Pooling:
             update_groups(groups, gradient, partial, number, "sum", addresses, nothing, nothing, nothing, norm=False)
         return made
 
+    def mark(
+        self, request: DeviceRequest, sums: Sequence[Tensor], bags: dict[int, Tensor], unfed: frozenset[int]
+    ) -> None:
+        """Let vectors and bags that only these parts had asked for be without a gradient."""
+        starts, asked = request.shape.starts, list(zip(self.asking.parts, self.places, strict=True))
+        for number, table in enumerate(sums):
+            fed = [n for n, (p, place) in enumerate(asked) if p not in unfed and place == number]
+            mark(table, (request.positions[starts[n] : starts[n + 1]] for n in fed))
+        for rank, table in bags.items():
+            bags[rank] = table + 0.0 if unfed.isdisjoint(self.asking.bags) else torch.full_like(table, NOTHING)
+
     def _plain_sum(self, looked: Looked, number: int, made: Tensor) -> Tensor:
         made.zero_()
         for rows, grads in looked.occurrences(f"width {number}"):
@@ -222,6 +234,7 @@ class PooledVectors(torch.autograd.Function):
         pooling, flight = ctx.flight.way.pooling, ctx.flight
         flat, *sequences = (None if grad is None else grad.float() for grad in grads)
         tables = flight.way.fed(flat, sequences)
+        unfed = unfed_parts(pooling.routes, pooling.sequences, flat, sequences, tables)
         if flat is None:
             width = sum(b - a for _, a, b in pooling.columns)
             flat = torch.zeros(flight.request.block.batch_size, width, device=pooling.device)
@@ -236,5 +249,8 @@ class PooledVectors(torch.autograd.Function):
             of_weights = flight.gathered(weight_gradient(looked, ctx.for_weights[0]))
         if not ctx.needs_input_grad[0]:
             return None, of_weights, None, None
-        ctx.lookup.send_gradients(flight, pooling.sums(looked, ctx.rows), bags, tables)
+        sums = pooling.sums(looked, ctx.rows)
+        if unfed:
+            pooling.mark(flight.request, sums, bags, unfed)
+        ctx.lookup.send_gradients(flight, sums, bags, tables, bool(unfed))
         return torch.zeros_like(ctx.lookup.anchor), of_weights, None, None

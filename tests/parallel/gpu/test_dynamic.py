@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +26,14 @@ JOBS = "tests.parallel.jobs.on_device_dynamic"
 USER: Spec = {"name": "user", "dim": 4, "capacity": 200, "features": ["user", "friends"], "combiner": "sum"}
 WORD: Spec = {"name": "word", "dim": 5, "capacity": 99, "combiner": {"word": "max", "words": "none"}}
 WORD |= {"features": ["word", "words"]}
+ITEM = small.TABLES[2]
 HOT: dict[str, int | None] = {"item": 1, "user": 2, "word": 1}
+OTHERS = [("table", "lru"), ("row", "lfu"), ("table", "lfu")]  # schemes and evictions
 
 
 def case(world: int, scheme: str | list[str], tables: list[Spec] | None = None, **more: Any) -> Case:
     """Dynamic tables beside a fixed one; their slots grow."""
-    tables = tables or [USER, small.TABLES[2], WORD]
+    tables = tables or [USER, ITEM, WORD]
     schemes = [scheme] * len(tables) if isinstance(scheme, str) else scheme
     pairs = enumerate(zip(tables, schemes, strict=True))
     placements = [standard.placed(spec, each, world, n) for n, (spec, each) in pairs]
@@ -93,20 +96,54 @@ def test_gradients_that_come_late_change_the_rows_that_are_still_there_and_no_ot
             torch.testing.assert_close(held["state"], alike["state"])
 
 
-@pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
-def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str) -> None:
-    found = pool(2).run(f"{JOBS}:extremes", scheme=scheme)
+def test_a_rank_without_room_stops_all_at_one_lookup_where_batches_are_sent_ahead_too() -> None:
+    first, second = pool(2).run(f"{JOBS}:too_many_ahead")
+    assert "rank 1: table 't0' holds 3 rows" in second["text"]
+    assert "rank 1 has ids that cannot be looked up" in first["text"]
+    assert first["number"] == second["number"]
+    assert not first["ids"]
+    assert len(second["ids"]) == 2
+    for each in (first, second):
+        torch.testing.assert_close(each["out"], second["rows"])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "eviction"), [("row", "lru"), *(pytest.param(*each, marks=pytest.mark.slow) for each in OTHERS)]
+)
+def test_ids_may_be_any_numbers_and_rows_are_read_by_them(scheme: str, eviction: str) -> None:
+    found = pool(2).run(f"{JOBS}:extremes", scheme=scheme, eviction=eviction)
     assert all(each["same"] for each in found), "rows by id are those of one process, zeros where there is none"
     assert sorted(id for each in found for id in each["ids"].tolist()) == sorted(on_device_dynamic.EXTREMES)
 
 
 @pytest.mark.parametrize("eviction", ["lru", pytest.param("lfu", marks=pytest.mark.slow)])
 def test_a_crowded_table_stays_within_its_capacity_and_each_id_on_its_rank(eviction: str) -> None:
-    found = pool(2).run(f"{JOBS}:crowded", capacity=30, eviction=eviction)
+    found, there = (
+        pool(2).run(f"{JOBS}:crowded", capacity=30, eviction=eviction, on_device=on) for on in (True, False)
+    )
     assert all(each["owned"] and each["finite"] and each["slots"] <= 15 for each in found)
-    assert 24 <= sum(each["count"] for each in found) <= 30
+    assert 24 <= sum(len(each["held"]["ids"]) for each in found) <= 30
     assert sum(each["evicted"] for each in found) > 0
-    assert not set(found[0]["ids"].tolist()) & set(found[1]["ids"].tolist())
+    for each, want in zip(found, there, strict=True):
+        same_rows(each["held"], want["held"])
+        assert each["evicted"] == want["evicted"]
+
+
+def same_rows(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """The same ids with the same scores, rows and state."""
+    for name in ("ids", "touched", "counts"):
+        assert (found[name] is None) == (wanted[name] is None), name
+        assert found[name] is None or found[name].tolist() == wanted[name].tolist(), name
+    for name in ("rows", "state"):
+        torch.testing.assert_close(found[name], wanted[name], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("eviction", ["lru", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lfu", 2))])
+def test_rows_go_and_stay_as_in_one_process_where_one_rank_has_all_of_them(eviction: str | int) -> None:
+    found, wanted = pool(2).run(f"{JOBS}:churned", eviction=eviction)[0], on_device_dynamic.churned(eviction, [0, 1])
+    same_rows(found["held"], wanted["held"])
+    assert wanted["counters"]["evicted"] > 0
+    assert {name: found["counters"][name] for name in wanted["counters"]} == wanted["counters"]
 
 
 @pytest.mark.parametrize("scheme", ["row", "table"])
@@ -135,6 +172,8 @@ def test_every_scheme_of_dynamic_tables_equals_one_process(world: int, scheme: s
         ("table", {"eviction": "lfu"}),
         ("table", {"admission": ["probability", 0.5]}),
         ("row", {"admission": ["probability", 0.5]}),
+        ("table", {"eviction": 1}),
+        ("table", {"eviction": 2, "admission": ["min_count", 2]}),
     ],
     ids=str,
 )
@@ -160,9 +199,15 @@ def test_whatever_a_step_has_it_has_with_dynamic_tables(more: dict[str, Any]) ->
 
 
 @pytest.mark.slow
-def test_dynamic_tables_and_tables_in_two_tiers_are_looked_up_together() -> None:
-    tiered: Spec = {"name": "item", "dim": 4, "rows": 60, "combiner": "mean", "cache": 0.5}
-    check(case(2, "row", [USER, tiered, WORD], ahead=True))
+@pytest.mark.parametrize("lookups", [1, 2])
+def test_tables_of_all_kinds_are_looked_up_together(lookups: int) -> None:
+    tiered: Spec = {"name": "page", "dim": 4, "rows": 60, "combiner": "mean", "cache": 0.9}
+    still: Spec = {**USER, "name": "site", "features": ["site"], "trainable": False}
+    hosted: Spec = {**WORD, "name": "query", "features": ["query"], "combiner": "sum", "where": "host"}
+    made = case(2, ["row", "row", "replicated", "table", "row", "row"], [USER, tiered, ITEM, WORD, still, hosted])
+    assert made.placements is not None
+    made.placements[-1]["where"] = "host"
+    check(replace(made, ahead=True, lookups=lookups, clip=0.5))
 
 
 @pytest.mark.parametrize("scheme", ["row", pytest.param("table", marks=pytest.mark.slow)])
@@ -184,3 +229,20 @@ def test_checkpoints_go_from_ranks_with_dynamic_tables_to_others_and_back(tmp_pa
     there = pool(3).run("tests.parallel.jobs.on_device:loaded", folder=folders[1], on_device=True, capacity=40)
     for found, wanted in ((here, said[0]), *((each, alone) for each in there)):
         torch.testing.assert_close(found["scores"], wanted["scores"], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_ranks_as_if_it_had_been_theirs_all_the_time(tmp_path) -> None:
+    job, given = "tests.parallel.jobs.on_device:fitted", {"capacity": 40}
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    wanted = on_device.fitted(None, on_device=False, **given, epochs=4)
+    pool(2).run(job, folder=first, on_device=True, **given, epochs=1)
+    shutil.copytree(first, second)
+    found = pool(3).run(job, folder=first, on_device=True, **given, epochs=4)
+    pool(3).run(job, folder=second, on_device=False, **given, epochs=2)
+    shutil.copytree(second, third)
+    found += pool(2).run(job, folder=second, on_device=True, **given, epochs=4)
+    found.append(on_device.fitted(third, on_device=False, **given, epochs=4))
+    for each in found:
+        torch.testing.assert_close(each["scores"], wanted["scores"], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(each["weights"], wanted["weights"], atol=1e-5, rtol=1e-5)

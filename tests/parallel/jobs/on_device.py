@@ -135,14 +135,20 @@ class Click(nn.Module):
     def __init__(self, on_device: bool, cache: int | None = None, capacity: int | None = None) -> None:
         super().__init__()
         torch.manual_seed(0)
-        user = hr.Table("user", DIM, rows=None if capacity else 9, cache=cache, capacity=capacity)
-        tables = [user, hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
+        tables = [_users(cache, capacity), hr.Table("item", DIM + 1, rows=6, dtype=torch.float32)]
         self.emb: Any = (DeviceCollection if on_device else hr.EmbeddingCollection)(tables, seed=5)
         self.top = nn.Linear(2 * DIM + 1, 1)
         self.to(DEVICE if on_device else "cpu")
 
     def forward(self, batch: Batch) -> torch.Tensor:
         return self.top(self.emb(batch).flat)[:, 0]
+
+
+def _users(cache: int | None, capacity: int | None) -> hr.Table:
+    """A fixed table, or a dynamic one that counts ids before it lets them in, and rows then."""
+    if capacity is None:
+        return hr.Table("user", DIM, rows=9, cache=cache)
+    return hr.Table("user", DIM, capacity=capacity, admission=hr.embedding.MinCount(3), eviction="lfu")
 
 
 def clicks() -> Dataset:
@@ -153,9 +159,9 @@ def clicks() -> Dataset:
 
 
 def fitted(
-    folder: str | None, on_device: bool, cache: int | None = None, capacity: int | None = None
+    folder: str | None, on_device: bool, cache: int | None = None, capacity: int | None = None, epochs: int = 2
 ) -> dict[str, Any]:
-    """A fit by the Trainer, and all that is seen of it; the scores of the run once it was loaded, on the CPU."""
+    """A fit by the Trainer, which goes on where the folder has a checkpoint, and all that is seen of it."""
     ds = clicks()
     options = TrainOptions(progress="none", log_every=2)
     trainer = Trainer(
@@ -164,7 +170,7 @@ def fitted(
         out=folder,
         options=options,
     )
-    history = trainer.fit(ds.shard_for_rank(by="batch"), ds, epochs=2)
+    history = trainer.fit(ds.shard_for_rank(by="batch"), ds, epochs=epochs, resume=folder and "auto")
     return {
         "losses": [each["loss"] for each in history],
         "weights": {name: part.detach().cpu() for name, part in inside(trainer.model).named_parameters()},

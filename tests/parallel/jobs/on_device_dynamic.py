@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import hybridrec as hr
+from hybridrec.embedding.share import Share
 from hybridrec.parallel.ranks import ranks
 from hybridrec.train.table_figures import TableFigures
 from hybridrec.types import IdBlock
@@ -63,9 +65,9 @@ def _counted(model: Any) -> dict[str, Any]:
     return {"counters": counters, "clocks": {name: store.clock for name, store in found.items()}}
 
 
-def crowded(capacity: int, eviction: str) -> dict[str, Any]:
+def crowded(capacity: int, eviction: str, on_device: bool = True) -> dict[str, Any]:
     """More ids over time than a table holds, those of each batch sent ahead."""
-    model = collection("row", capacity, eviction=eviction)
+    model = collection("row", capacity, on_device=on_device, eviction=eviction)
     rows = hr.optim.Adagrad(model, lr=0.1)
     generator, finite = torch.Generator().manual_seed(rank_here()), True
     blocks = [torch.randint(-(2**62), 2**62, (4, 2), generator=generator).tolist() for _ in range(4)]
@@ -78,9 +80,33 @@ def crowded(capacity: int, eviction: str) -> dict[str, Any]:
         rows.step()
         finite = finite and bool(out.isfinite().all())
     store = model.module["t0"]
-    ids = store.ids()
-    there = {"finite": finite, "count": len(store), "slots": store.slots.slots, "evicted": store.counters()["evicted"]}
-    return {"ids": ids, "owned": bool(store.share.owns(store.table, ids).all()), **there}
+    there = {"finite": finite, "evicted": store.counters()["evicted"], "held": held(store)}
+    slots = store.slots.slots if on_device else 0
+    return {"slots": slots, "owned": bool(store.share.owns(store.table, store.ids()).all()), **there}
+
+
+def churned(eviction: str | int, ranks_of: list[int] | None = None) -> dict[str, Any]:
+    """Steps of two batches on more ids than there is room for, by this rank among others or alone by all of them."""
+    policy = hr.embedding.TTL(eviction) if isinstance(eviction, int) else eviction
+    if ranks_of is None:
+        model, store = (made := collection("table", 26, eviction=policy)), made.module["t0"]
+    else:
+        model = hr.EmbeddingCollection([table(26, eviction=policy)], seed=5)
+        store = model["t0"]
+    rows = hr.optim.Adagrad(model, lr=0.1)
+    for step in range(5):
+        for micro in range(2):
+            ids = [each for rank in ranks_of or [rank_here()] for each in _some_ids(step, micro, rank)]
+            given = block_of(ids) if ranks_of is None else IdBlock.from_lists({"t0": ids})
+            (model(given).flat.square().sum(1).mean() / 2).backward()
+        rows.step()
+    return {"held": held(store), "counters": store.counters()}
+
+
+def _some_ids(step: int, micro: int, rank: int) -> list[list[int]]:
+    """Two rows of three ids."""
+    random = Random(f"{step} {micro} {rank}")
+    return [[int(random.random() ** 2 * 60) * 2**57 - 2**62 for _ in range(3)] for _ in range(2)]
 
 
 def too_many() -> dict[str, Any]:
@@ -97,6 +123,28 @@ def too_many() -> dict[str, Any]:
     out = model(block_of([[1, 2]])).flat
     kept = dict(zip(after["ids"].tolist(), after["rows"], strict=True))
     return {**found, "ids": after["ids"].tolist(), "lost": lost, "out": out.detach().cpu(), "kept": _sum(kept, [1, 2])}
+
+
+def too_many_ahead() -> dict[str, Any]:
+    """All ranks together have more new ids for rank 1 than it has room for, and batches are sent ahead."""
+    model = collection("row", 6)
+    rows, store = hr.optim.SGD(model, lr=0.1), model.module["t0"]
+    ids = torch.arange(40)
+    of_one = ids[Share(1, 2).owns(store.table, ids)].tolist()
+    many = of_one[2 + 2 * rank_here() : 4 + 2 * rank_here()]
+    blocks = [block_of([each]) for each in (of_one[:2], many, of_one[:1], of_one[:1], of_one[:1])]
+    model.prepare(blocks[0])
+    for number, block in enumerate(blocks):
+        for following in blocks[number + 1 : number + 2]:
+            model.prepare(following)
+        wait_for_the_device()
+        if (found := told(lambda block=block: model(block).flat.sum().backward()))["kind"]:
+            break
+        rows.step()
+    model.forget()
+    kept = held(store)
+    out = model.eval()(block_of([of_one[:2]])).flat.detach().cpu()
+    return {**found, "number": number, "ids": kept["ids"].tolist(), "rows": kept["rows"].sum(0), "out": out[0]}
 
 
 def _sum(rows: dict[int, Tensor], ids: list[int]) -> Tensor:
@@ -133,10 +181,10 @@ def late(on_device: bool) -> dict[str, Any]:
     return {"held": [held(each) for each in found], "dropped": [each.counters()["dropped_gradients"] for each in found]}
 
 
-def extremes(scheme: str) -> dict[str, Any]:
+def extremes(scheme: str, eviction: str = "lru") -> dict[str, Any]:
     """A step with ids of all sizes, and rows by id then, in eval too; a rank reads some that are not there."""
-    model = collection(scheme, 40)
-    alone = hr.EmbeddingCollection([table(40)], seed=5)
+    model = collection(scheme, 40, eviction=eviction)
+    alone = hr.EmbeddingCollection([table(40, eviction=eviction)], seed=5)
     for emb, many in ((model, False), (alone, True)):
         rows = hr.optim.Adagrad(emb, lr=0.1)
         ids = [EXTREMES, EXTREMES[:2]]

@@ -201,6 +201,23 @@ def test_shares_of_dynamic_tables_are_loaded_by_any_others_wherever_they_are(bef
         assert (store.clock, store.rule) == (1, RULE)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [((("row", 2), DEVICE), (("row", 3), DEVICE)), ((("row", 3), None), (("table", 1), DEVICE))]
+)
+def test_ids_that_were_counted_on_some_shares_are_let_in_on_others(before, after, tmp_path, monkeypatch):
+    ids = torch.arange(-6, 6) * 2**60
+    sources, targets = on_ranks(USER, *before), on_ranks(USER, *after)
+    for store in (each.stores["user"] for each in sources):
+        store.prepare(ids[store.share.owns(USER, ids)], train=True)
+        assert not len(store)
+    path = saved([Contents(each) for each in sources], tmp_path, 5, monkeypatch)
+    for store, target in ((each.stores["user"], each) for each in targets):
+        load(path, Contents(target))
+        mine = ids[store.share.owns(USER, ids)]
+        store.prepare(mine, train=True)
+        assert store.ids().tolist() == mine.sort().values.tolist()
+
+
 def test_rows_that_a_share_on_the_device_has_no_room_for_are_given_up_and_reported(tmp_path, monkeypatch):
     table = Table("user", 5, capacity=40)
     data = random_rows(table, torch.arange(40), RULE, 0)
