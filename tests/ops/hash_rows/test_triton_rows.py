@@ -336,6 +336,12 @@ def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
     assert rows.counters(0) == {"hits": 0, "misses": 1, "inserted": 1, "refused": 0, "evicted": 0, "expired": 0}
 
 
+def test_ids_of_fixed_tables_are_slots_whatever_they_are() -> None:
+    rows = HashRows({1: TableSlots(Policy(9), DEVICE)}, 2, DEVICE)
+    ids, spans = [of.EMPTY, NO_ID, of.MISSING, 7, 8, 7], of_counts([3, 3], [0, 1], DEVICE, ids=64)
+    assert rows.prepare(there(ids), spans).tolist() == [*ids[:3], 0, 1, 0]
+
+
 def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None:
     rows = HashRows.empty([Policy(3, probability=0.0)], DEVICE)
     ids, spans = there([4, -4]), of_counts([2], [0], DEVICE, ids=64)
