@@ -62,6 +62,7 @@ class TableSlots:
         self.done = 0  # buckets of it from which they have
         self.grow(most if slots is None else min(slots, most))
 
+    @torch.inference_mode(False)  # an index that is made where gradients are off is cleared where they are not
     def grow(self, slots: int, beside: Sequence[Column] = ()) -> None:
         """Memory for so many slots, here and in other columns; where there is too little, nothing has changed.
 

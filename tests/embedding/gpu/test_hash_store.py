@@ -250,6 +250,26 @@ def test_a_card_that_is_full_has_memory_for_what_is_needed_or_says_how_much_it_l
     assert ours.slots.slots == len(ours.there) == len(ours.states["m"]) == 400
 
 
+def test_what_grows_where_gradients_are_off_is_written_where_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, grow = Read(table(100)), Column.grow
+    ours.attach(ADAM)
+
+    def full(self: Column, count: int) -> None:
+        if count > 20 and self is ours._columns["v"]:  # when others have got some
+            raise torch.OutOfMemoryError
+        grow(self, count)
+
+    with torch.inference_mode():
+        ours.load(torch.arange(10), torch.ones(10, 3))
+        monkeypatch.setattr(Column, "grow", full)
+        with pytest.raises(ValueError, match="cannot fit"):
+            ours.load(torch.arange(30), torch.ones(30, 3))
+    ours.erase(torch.tensor([3]))
+    assert len(ours) == 9
+    ours.clear()
+    assert len(ours) == 0
+
+
 # -- on a card -------------------------------------------------------------------------------------------------
 
 
