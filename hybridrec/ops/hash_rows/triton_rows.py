@@ -263,15 +263,18 @@ class HashRows:
         rows = torch.empty_like(values)
         if not spans.programs:
             return rows
-        noted = self._note(values, spans)
+        noted, self._noted = self._note(values, spans), None  # it is not clean where a batch is broken off
         self._look_up(values, spans, rows, noted.found, noted.missed, train=True)
         if not force:
             self._tally(spans, noted)
         self._judge(values, spans, rows, noted, force, evict)
         if evict:
             self._evict()
-        self._bear(values, spans, rows, noted, homes)
-        wanted.close_batch[(self.count,)](self.standing)
+        try:
+            self._bear(values, spans, rows, noted, homes)
+        finally:  # lest slots are given twice
+            wanted.close_batch[(self.count,)](self.standing)
+        self._noted = noted
         self._move_on(slice_for(len(values)))
         return rows
 
