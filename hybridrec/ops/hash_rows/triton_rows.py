@@ -85,6 +85,12 @@ class TableSlots:
         except torch.OutOfMemoryError:
             return hash_index.empty(hash_index.buckets_for(slots), self.device), slots
 
+    def let_old_go(self) -> None:
+        """Nothing moves any more."""
+        old, self.moving = self.moving, None
+        if old is not None and old.is_cuda:
+            old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
+
     def _forget(self, first: int) -> None:
         """No row has the slots from the first on."""
         self.ids[first:] = 0
@@ -149,7 +155,7 @@ class TableSlots:
     def clear(self) -> None:
         """Forget all ids, and what the sketch has counted; clock and counters stay."""
         hash_index.clear(self.index)
-        self.moving = None
+        self.let_old_go()
         self._forget(0)
         self.sketch.zero_()
         self.standing[of.SIZE] = 0
@@ -240,9 +246,7 @@ class HashRows:
         if table.done > first:
             hash_index.rehash(old, table.index, self.lacking, first, table.done)
         if table.done == len(old):
-            table.moving = None
-            if old.is_cuda:
-                old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
+            table.let_old_go()
         return table.done - first
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
