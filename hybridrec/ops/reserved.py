@@ -83,6 +83,7 @@ class Column:
         self._memory.grow(count * self._width)
         self._take(count)
 
+    @torch.inference_mode(False)
     def shrink(self, count: int, extent: int) -> None:
         """Be again as it was before the last `grow`."""
         self._memory.shrink(extent)

@@ -9,6 +9,7 @@ took 3.3 ms, and 2.5 from memory of torch.
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator
 from ctypes import c_int, c_size_t, c_ubyte, c_uint64, c_ushort, c_void_p
@@ -22,6 +23,9 @@ LARGE = 1 << 30  # bytes: no piece needs to be larger, nor addresses to begin at
 PARTS = 8  # of what is there, one may be there in vain
 LACKING = 2  # CUDA_ERROR_OUT_OF_MEMORY
 PINNED, DEVICE, READ_AND_WRITE = 1, 1, 3  # of allocations, of locations, of access
+
+_gone: list[tuple[int, int, list[int], torch.device]] = []  # what nobody uses any more, and is to be given back
+_lock = threading.RLock()  # of it: any thread collects garbage, at any time
 
 
 class Location(ctypes.Structure):
@@ -48,17 +52,19 @@ class CardPages:
     """Addresses of a card, of which the first bytes have memory; see `reserved.Reserved`."""
 
     def __init__(self, most: int, device: torch.device) -> None:
+        _give_back()
         self._device, self._unit, self.extent = device, unit_of(device), 0
         self.size, found = -(-most // self._unit) * self._unit, c_uint64()
         begin = c_size_t(min(LARGE, _power(self.size)))
         _call("cuMemAddressReserve", ctypes.byref(found), c_size_t(self.size), begin, c_uint64(0), c_uint64(0))
         self.address = found.value
         self._mapped = [0]  # the extent, where it can be read when this is gone
-        weakref.finalize(self, _give_back, self.address, self.size, self._mapped, device).atexit = False
+        weakref.finalize(self, _let_go, self.address, self.size, self._mapped, device).atexit = False
 
     def grow(self, size: int) -> None:
         if size <= self.extent:
             return
+        _give_back()
         try:
             self._grow(min(self.size, rounded(size, self._unit)))
         except torch.OutOfMemoryError:
@@ -150,12 +156,23 @@ def _created(handle: c_uint64, size: int, made: Properties) -> None:
         _call("cuMemCreate", *wanted)
 
 
-def _give_back(address: int, size: int, mapped: list[int], device: torch.device) -> None:
-    with torch.cuda.device(device):
-        torch.cuda.synchronize()  # no kernel reads it any more
-        if mapped[0]:
-            _call("cuMemUnmap", c_uint64(address), c_size_t(mapped[0]))
-        _call("cuMemAddressFree", c_uint64(address), c_size_t(size))
+def _let_go(*gone: Any) -> None:
+    _gone.append(gone)
+    _give_back()
+
+
+def _give_back() -> None:
+    """Give back what is gone; not while a CUDA graph is captured, which a wait for the device would spoil."""
+    if not _gone or torch.cuda.is_current_stream_capturing():
+        return
+    with _lock:
+        while _gone:
+            address, size, mapped, device = _gone.pop()
+            with torch.cuda.device(device):
+                torch.cuda.synchronize()  # no kernel reads it any more
+                if mapped[0]:
+                    _call("cuMemUnmap", c_uint64(address), c_size_t(mapped[0]))
+                _call("cuMemAddressFree", c_uint64(address), c_size_t(size))
 
 
 def _properties(device: torch.device) -> Properties:

@@ -40,8 +40,11 @@ def compiled(tmp_path: Path) -> Iterator[set[str]]:
         yield names
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-def test_a_batch_of_dynamic_tables_compiles(compiled: set[str], aligned: bool) -> None:
+@pytest.mark.parametrize(("aligned", "few"), [(True, triton_rows.FEW), (False, triton_rows.FEW), (True, 0)])
+def test_a_batch_of_dynamic_tables_compiles(
+    compiled: set[str], aligned: bool, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_rows, "FEW", few)  # ids of a batch, beyond which programs are larger
     rows = HashRows.empty([Policy(100), Policy(100, "lfu", min_count=2)], CPU)
     spans, homes = of_counts([700, 9, 700], [0, 1, 0], CPU), torch.zeros(2, home_of.LENGTH, dtype=torch.int64)
     if not aligned:  # a store of a group, for itself

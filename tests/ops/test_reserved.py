@@ -95,6 +95,23 @@ def test_memory_of_a_card_goes_with_the_last_tensor_of_a_column() -> None:
 
 
 @on_a_card
+def test_a_graph_is_whole_though_a_column_goes_while_it_is_captured() -> None:
+    torch.cuda.empty_cache()
+    before, number = torch.cuda.mem_get_info(DEVICE)[0], torch.zeros((), device=DEVICE)
+    column = Column(MANY, (64,), torch.float32, DEVICE)
+    column.grow(1 << 20)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        number.add_(1)
+        del column
+        gc.collect()
+    graph.replay()
+    assert float(number) == 1
+    Column(MANY, (64,), torch.float32, DEVICE)  # what is gone by now is given back
+    assert torch.cuda.mem_get_info(DEVICE)[0] > before - 2**26
+
+
+@on_a_card
 def test_memory_that_torch_holds_for_later_is_given_to_a_column() -> None:
     free, total = torch.cuda.mem_get_info(DEVICE)
     held = torch.empty(free - 2**30, dtype=torch.uint8, device=DEVICE)

@@ -90,6 +90,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     for name in ("mem_get_info", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "empty_cache", made.give_back)
     return made
 
@@ -109,6 +110,22 @@ def test_all_is_given_back_when_it_goes(driver: Driver) -> None:
     pages = CardPages(90 * UNIT, CARD)
     pages.grow(70 * UNIT)
     del pages
+    gc.collect()
+    assert (driver.mapped, driver.reserved, driver.free) == ({}, 0, 100 * UNIT)
+
+
+def test_what_goes_while_a_graph_is_captured_is_given_back_later(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = CardPages(90 * UNIT, CARD)
+    pages.grow(70 * UNIT)
+    with monkeypatch.context() as capture:
+        capture.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        capture.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("the capture would be worth nothing"))
+        del pages
+        gc.collect()
+        assert driver.reserved == 90 * UNIT
+    CardPages(UNIT, CARD)
     gc.collect()
     assert (driver.mapped, driver.reserved, driver.free) == ({}, 0, 100 * UNIT)
 

@@ -62,6 +62,7 @@ class TableSlots:
         self.done = 0  # buckets of it from which they have
         self.grow(most if slots is None else min(slots, most))
 
+    @torch.inference_mode(False)  # an index that is made where gradients are off is cleared where they are not
     def grow(self, slots: int, beside: Sequence[Column] = ()) -> None:
         """Memory for so many slots, here and in other columns; where there is too little, nothing has changed.
 
@@ -83,6 +84,12 @@ class TableSlots:
             return hash_index.empty(hash_index.buckets_for(room), self.device), room
         except torch.OutOfMemoryError:
             return hash_index.empty(hash_index.buckets_for(slots), self.device), slots
+
+    def let_old_go(self) -> None:
+        """Nothing moves any more."""
+        old, self.moving = self.moving, None
+        if old is not None and old.is_cuda:
+            old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
 
     def _forget(self, first: int) -> None:
         """No row has the slots from the first on."""
@@ -148,7 +155,7 @@ class TableSlots:
     def clear(self) -> None:
         """Forget all ids, and what the sketch has counted; clock and counters stay."""
         hash_index.clear(self.index)
-        self.moving = None
+        self.let_old_go()
         self._forget(0)
         self.sketch.zero_()
         self.standing[of.SIZE] = 0
@@ -239,9 +246,7 @@ class HashRows:
         if table.done > first:
             hash_index.rehash(old, table.index, self.lacking, first, table.done)
         if table.done == len(old):
-            table.moving = None
-            if old.is_cuda:
-                old.record_stream(torch.cuda.current_stream(old.device))  # which may not be that of who made it
+            table.let_old_go()
         return table.done - first
 
     def find(self, values: Tensor, spans: Spans) -> Tensor:
@@ -262,15 +267,18 @@ class HashRows:
         rows = torch.empty_like(values)
         if not spans.programs:
             return rows
-        noted = self._note(values, spans)
+        noted, self._noted = self._note(values, spans), None  # it is not clean where a batch is broken off
         self._look_up(values, spans, rows, noted.found, noted.missed, train=True)
         if not force:
             self._tally(spans, noted)
         self._judge(values, spans, rows, noted, force, evict)
         if evict:
             self._evict()
-        self._bear(values, spans, rows, noted, homes)
-        wanted.close_batch[(self.count,)](self.standing)
+        try:
+            self._bear(values, spans, rows, noted, homes)
+        finally:  # lest slots are given twice
+            wanted.close_batch[(self.count,)](self.standing)
+        self._noted = noted
         self._move_on(slice_for(len(values)))
         return rows
 

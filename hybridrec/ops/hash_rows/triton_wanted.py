@@ -143,9 +143,10 @@ def want(
         stride = (hash >> 32) | 1  # of its own: neighbours do not queue up, and a program waits for its longest way
         word = (table << 32) | at
         empty = tl.full(at.shape, of.EMPTY, tl.int64)
-        aside = rows + tl.where(mask, at, 0)  # where the others look, since there is no mask: no row is EMPTY
+        aside = rows + tl.where(mask, at, 0)  # where the others look, since there is no mask; they change nothing
         while tl.max(open.to(tl.int32)) > 0:
-            holder = tl.atomic_cas(tl.where(open, words + place, aside), empty, word, sem="relaxed")
+            to = tl.where(open, words + place, aside)
+            holder = tl.atomic_cas(to, empty, tl.where(open, word, empty), sem="relaxed")
             other = open & (holder != of.EMPTY)
             theirs = tl.load(values + (holder & of.WORD), mask=other, other=0)
             same = other & ((holder >> 32) == table) & (theirs == id)

@@ -250,6 +250,26 @@ def test_a_card_that_is_full_has_memory_for_what_is_needed_or_says_how_much_it_l
     assert ours.slots.slots == len(ours.there) == len(ours.states["m"]) == 400
 
 
+def test_what_grows_where_gradients_are_off_is_written_where_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, grow = Read(table(100)), Column.grow
+    ours.attach(ADAM)
+
+    def full(self: Column, count: int) -> None:
+        if count > 20 and self is ours._columns["v"]:  # when others have got some
+            raise torch.OutOfMemoryError
+        grow(self, count)
+
+    with torch.inference_mode():
+        ours.load(torch.arange(10), torch.ones(10, 3))
+        monkeypatch.setattr(Column, "grow", full)
+        with pytest.raises(ValueError, match="cannot fit"):
+            ours.load(torch.arange(30), torch.ones(30, 3))
+    ours.erase(torch.tensor([3]))
+    assert len(ours) == 9
+    ours.clear()
+    assert len(ours) == 0
+
+
 # -- on a card -------------------------------------------------------------------------------------------------
 
 
@@ -280,3 +300,34 @@ def test_programs_that_want_the_same_ids_at_once_give_each_of_them_one_row(
     assert int(ours.rows.lacking) == 0
     ours.rows.finish(0)
     assert sorted(reference.entries(ours.slots.index)) == sorted(theirs.snapshot().data.ids.tolist())
+
+
+@on_a_card
+@pytest.mark.parametrize("options", [{}, {"eviction": LFU()}], ids=str)
+def test_rows_go_and_are_erased_many_at_a_time_while_entries_move(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Each leaves both indexes beside others that count there, and may never have been in the one that is left."""
+    monkeypatch.setattr(triton_rows, "slice_for", lambda _: 20)
+    given, generator = table(35_000, **options), torch.Generator().manual_seed(5)
+    ours, theirs = DeviceHashStore(given, 3, DEVICE, slots=20_000), HashStore(given, 3)
+    went = erased = 0
+    for turn in range(6):
+        count, first = (12_000, 0) if turn == 0 else (200_000, turn * 9_000 - 4_000)  # after the first one it grows
+        ids = torch.randint(first, first + 20_000, (count,), generator=generator) * 0x1E3779B97F4A7C15
+        before = ours.counters()["evicted"]
+        for store in (ours, theirs):
+            train(store, *ids.tolist())
+            store.advance()
+        assert_same(contents(ours), contents(theirs))
+        assert ours.counters() == theirs.counters()
+        if ours.slots.moving is not None:
+            went += ours.counters()["evicted"] - before
+            gone = ids.unique()[::5]
+            erased += len(gone)
+            for store in (ours, theirs):
+                store.erase(gone)
+    assert min(went, erased) > 8_000
+    ours.rows.finish(0)
+    assert sorted(reference.entries(ours.slots.index)) == sorted(theirs.snapshot().data.ids.tolist())
+    assert int(ours.rows.lacking) == 0

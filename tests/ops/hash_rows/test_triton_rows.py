@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from hybridrec.embedding.hash_store import HashStore, policy_of
 from hybridrec.embedding.store import WHOLE
 from hybridrec.ops.hash_index import reference
 from hybridrec.ops.hash_index.spans import Spans, of_counts
-from hybridrec.ops.hash_rows import triton_rows, triton_wanted
+from hybridrec.ops.hash_rows import triton_lowest, triton_rows, triton_wanted
 from hybridrec.ops.hash_rows.lines import of
 from hybridrec.ops.hash_rows.triton_rows import FOREVER, HashRows, Policy, TableSlots
 from hybridrec.types.id_block import NO_ID
@@ -334,6 +336,57 @@ def test_a_place_that_no_list_reaches_to_wants_no_row() -> None:
     rows = HashRows.empty([Policy(4)], DEVICE)
     assert rows.prepare(there([NO_ID, 3, NO_ID]), of_counts([3], [0], DEVICE, ids=64)).tolist() == [NO_ID, 0, NO_ID]
     assert rows.counters(0) == {"hits": 0, "misses": 1, "inserted": 1, "refused": 0, "evicted": 0, "expired": 0}
+
+
+def test_ids_of_fixed_tables_are_slots_whatever_they_are() -> None:
+    rows = HashRows({1: TableSlots(Policy(9), DEVICE)}, 2, DEVICE)
+    ids, spans = [of.EMPTY, NO_ID, of.MISSING, 7, 8, 7], of_counts([3, 3], [0, 1], DEVICE, ids=64)
+    assert rows.prepare(there(ids), spans).tolist() == [*ids[:3], 0, 1, 0]
+
+
+class Broken:
+    """A kernel that cannot be launched."""
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        def launch(*_: object, **__: object) -> None:
+            raise torch.OutOfMemoryError
+
+        return launch
+
+
+@pytest.mark.parametrize("where", ["judge", "evict", "bear", "fill_in"])
+def test_a_batch_that_is_broken_off_leaves_slots_with_one_id_or_none(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = HashRows.empty([Policy(20)], DEVICE)
+    held = rows.tables[0]
+
+    def train(*ids: int) -> list[int]:
+        return rows.prepare(there([*ids]), of_counts([len(ids)], [0], DEVICE, ids=64)).tolist()
+
+    train(*range(15))
+    rows.advance()
+    with monkeypatch.context() as patch:
+        patch.setattr(triton_lowest if where == "evict" else triton_wanted, where, Broken())
+        with pytest.raises(torch.OutOfMemoryError):
+            train(*range(100, 110), *range(8))  # five of the others go
+    free = held.free[int(rows.standing[0, of.SIZE]) :].tolist()
+    assert not {*free} & {*reference.entries(held.index).values()}
+    rows.advance()
+    assert len({*train(3, 107, 200)}) == 3
+    entries = reference.entries(held.index)
+    assert {id: int(held.ids[slot]) for id, slot in entries.items()} == {id: id for id in entries}
+    assert int((held.touched != -1).sum()) == len(entries)
+
+
+def test_what_was_noted_of_a_batch_that_is_broken_off_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = HashRows.empty([Policy(9), Policy(9)], DEVICE)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton_wanted, "judge", Broken())
+        with pytest.raises(torch.OutOfMemoryError):
+            rows.prepare(there([5, 6, 5, 6]), of_counts([2, 2], [0, 0], DEVICE, ids=64))
+    ids, spans = there([9, 6, 6, 5]), of_counts([2, 2], [1, 0], DEVICE, ids=64)  # where it had 6, another table has it
+    assert rows.prepare(ids, spans).tolist() == [0, 1, 0, 1]
 
 
 def test_rows_that_are_put_in_need_no_admission_and_count_as_no_lookup() -> None:
