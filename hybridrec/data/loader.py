@@ -10,72 +10,26 @@ from __future__ import annotations
 import atexit
 import heapq
 import os
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from hybridrec.data.assembly import Cut, Decoding, Part, Piece
 from hybridrec.data.decode import Chunk, Decoder
+from hybridrec.data.effort import Effort, give_way
 from hybridrec.data.partition import slice_of_batch
-from hybridrec.data.shuffle import Borders, Window
+from hybridrec.data.reading import Plan
+from hybridrec.data.shuffle import Window
 from hybridrec.data.source import BadFile, Group
 from hybridrec.types import Batch
 
-MEMORY = 640 << 20  # bytes that a loader may hold unless told otherwise
-NICE = 10  # of threads that decode for a GPU
 LOCKED = 8  # batches ahead in page-locked memory: to lock that of one takes as long as many steps, and delays them
 STREAM_PATIENCE = 1.0  # seconds that close() waits for a thread inside a user's iterator
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """How a rank's rows become batches. `world` > 1 here means that ranks share each batch of `batch_size` rows."""
-
-    batch_size: int
-    drop_last: bool = False
-    rank: int = 0
-    world: int = 1
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard the loader works: threads that decode, batches kept ready, and bytes it may hold at once."""
-
-    threads: int
-    prefetch: int
-    memory: int
-    on_bad_file: str = "error"
-
-    def __post_init__(self) -> None:
-        for name in ("threads", "prefetch", "memory"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}: at least 1, a whole number")
-
-    def beside_a_gpu(self) -> Effort:
-        """The same, but all cores less two: the threads that start kernels and copies need one each."""
-        cores = os.cpu_count() or 1
-        return self if self.threads != cores else replace(self, threads=max(1, cores // 2, cores - 2))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the loader must know beside the windows: how to open a group, its chunk borders, its last row needed."""
-
-    open: Callable[[int, bool], Iterator[Any]]  # a group; whether to put all threads on its columns
-    borders: Borders
-    last_row: Callable[[int], int]
-    absent: Callable[[int], frozenset[str]]
-    cuts: Cuts
-    row_bytes: float
-    ahead_rows: int  # how far the windows planned may run ahead of those let go
 
 
 @dataclass(eq=False)
@@ -133,7 +87,7 @@ class Loader:
         self._taken = 0  # batches handed out
         self._held = 0  # bytes of decoded pieces and finished batches
         self._planned_rows = self._freed_rows = 0
-        self._row_bytes = plan.row_bytes
+        self._row_bytes = plan.reading.row_bytes
         self._head = 0  # number of the first window not yet decoded
         self._undecoded: deque[Decoding] = deque()
         self._ready: list[tuple[int, int, Piece]] = []
@@ -242,7 +196,7 @@ class Loader:
     def _work(self) -> None:
         try:
             if self._decoder.device is not None:
-                _give_way()
+                give_way()
             while (job := self._next_job()) is not None:
                 job()
         except BaseException as error:  # a defect of ours: the consumer must know, not wait
@@ -348,7 +302,7 @@ class Loader:
         self._planned_rows += window.rows
         self._undecoded.append(decoding)
         for span in window.spans:
-            borders = self._plan.borders(span.group)
+            borders = self._plan.reading.borders(span.group)
             chunk = int(np.searchsorted(borders, span.start, side="right")) - 1
             piece = Piece(span, chunk, int(borders[chunk]), decoding)
             decoding.pieces.append(piece)
@@ -449,7 +403,7 @@ class Loader:
         group = piece.span.group
         stream = self._streams[group]
         if stream.next_chunk < 0 or stream.next_chunk > piece.chunk_number:
-            stream.chunks = self._plan.open(group, self._last_groups())
+            stream.chunks = self._plan.reading.open(group, self._last_groups())
             stream.next_chunk, stream.cache = 0, self._decoder.cache()
         while True:
             batch = next(stream.chunks, None)
@@ -459,14 +413,14 @@ class Loader:
                 raise BadFile(self._source.files[place.file], reason, place.index)
             stream.next_chunk += 1
             if stream.next_chunk > piece.chunk_number:
-                return self._decoder.chunk(batch, stream.cache, self._plan.absent(group))
+                return self._decoder.chunk(batch, stream.cache, self._plan.reading.absent(group))
             if self._closed:
                 raise InterruptedError("the loader was closed")
 
     def _last_groups(self) -> bool:
         """Whether there are too few groups left to keep all threads busy with one each, and all are wanted.
 
-        Beside a GPU they are where batches are lacking: Arrow's threads do not give way as ours do (`_give_way`).
+        Beside a GPU they are where batches are lacking: Arrow's threads do not give way as ours do (`give_way`).
         """
         few = self._effort.threads > 1 and self._walk is None and len(self._streams) <= self._effort.threads + 1
         return few and (self._decoder.device is None or self._late())
@@ -509,14 +463,6 @@ class Loader:
             return f"{self._source.describe(pieces[chunk].span.group)}, row {pieces[chunk].chunk_start + row}"
 
         return self._decoder.pack([piece.data for piece in pieces if piece.data], cut.rows(), where)
-
-
-def _give_way() -> None:
-    """Let the thread that starts the kernels of a GPU go first, and the one that feeds it: they are late at once."""
-    if sys.platform == "linux":  # where threads have priorities of their own
-        this = os.PRIO_PROCESS, threading.get_native_id()
-        with suppress(OSError):
-            os.setpriority(*this, max(NICE, os.getpriority(*this)))
 
 
 def _bytes(batch: Batch) -> int:

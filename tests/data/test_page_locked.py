@@ -18,7 +18,8 @@ import hybridrec as hr
 from hybridrec import _native
 from hybridrec.data import decode
 from hybridrec.data import page_locked as memory
-from hybridrec.data.loader import LOCKED, NICE, Loader
+from hybridrec.data.effort import NICE
+from hybridrec.data.loader import LOCKED, Loader
 from hybridrec.data.page_locked import page_locked
 from tests.patience import wait_for
 
