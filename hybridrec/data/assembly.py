@@ -1,4 +1,4 @@
-"""From decoded windows to the rows of a batch: which chunks it needs, and which of their rows in which order."""
+"""From windows to the rows of a batch: which chunks it needs, and which of their rows in which order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridrec.data.decode import Chunk, Rows
 from hybridrec.data.partition import Span
-from hybridrec.data.shuffle import Window
+from hybridrec.data.shuffle import Borders, Window
 
 
 @dataclass(eq=False)
@@ -21,6 +21,7 @@ class Piece:
     chunk_start: int  # the chunk's first row in its group
     window: Decoding
     data: Chunk | None = None  # stays None where the file was bad and is skipped
+    bytes: int = 0  # what it is counted as: an estimate until it is decoded
 
     @property
     def first_row(self) -> int:
@@ -41,6 +42,17 @@ class Decoding:
     lock: threading.Lock = field(default_factory=threading.Lock)
     order: tuple[np.ndarray, np.ndarray] | None = None
     error: BaseException | None = None
+
+    @staticmethod
+    def begin(number: int, window: Window, done: int, borders: Borders) -> Decoding:
+        """With all its pieces, none of them decoded; each span lies inside one chunk."""
+        made = Decoding(number, window, done)
+        for span in window.spans:
+            starts = borders(span.group)
+            chunk = int(np.searchsorted(starts, span.start, side="right")) - 1
+            made.pieces.append(Piece(span, chunk, int(starts[chunk]), made))
+        made.undecoded = len(made.pieces)
+        return made
 
 
 @dataclass(eq=False)

@@ -15,14 +15,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hybridrec.data.cursor import Ahead, Cursor, Progress
 from hybridrec.data.decode import Decoder
+from hybridrec.data.effort import Effort
 from hybridrec.data.iteration import BatchIterator
 from hybridrec.data.join import Join
-from hybridrec.data.loader import Cuts, Effort, Loader
+from hybridrec.data.loader import Loader
 from hybridrec.data.mixing import Mixing
 from hybridrec.data.partition import steps
 from hybridrec.data.position import Era, Position
+from hybridrec.data.reading import Cuts, Reading
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import Reading, RowSet, WorkerShare, last_rows
+from hybridrec.data.rows import RowSet, WorkerShare, last_rows
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle
 from hybridrec.data.stream_source import StreamRows

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from hybridrec.data.loader import MEMORY
-from hybridrec.data.rows import Reading
+from hybridrec.data.effort import MEMORY
+from hybridrec.data.reading import Reading
 from hybridrec.data.shuffle import Shuffle
 
 LANES = (2, 8)

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypedDict, Unpack
 import pyarrow as pa
 
 from hybridrec.data.dataset import Dataset
+from hybridrec.data.effort import MEMORY, Effort
 from hybridrec.data.files import Retry
 from hybridrec.data.formats import CsvOptions, CsvSource, IpcSource, TableSource
-from hybridrec.data.loader import MEMORY, Effort
 from hybridrec.data.parquet_source import ParquetSource
 from hybridrec.data.rows import RowSet
 from hybridrec.data.schema import Schema

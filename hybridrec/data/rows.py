@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hybridrec.data.arrow_types import is_list
+from hybridrec.data.effort import Effort
 from hybridrec.data.join import Join
-from hybridrec.data.loader import Cuts, Effort, Plan
 from hybridrec.data.partition import Span, batch_count, count, share, slice_of_batch, take
 from hybridrec.data.position import Position, Walk, walk
+from hybridrec.data.reading import Reading
 from hybridrec.data.restore import Restore
 from hybridrec.data.schema import Schema
-from hybridrec.data.shuffle import Borders, Shuffle, Window, mix, skip, windows
+from hybridrec.data.shuffle import Shuffle, Window, mix, skip, windows
 from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
 from hybridrec.remedy import SCHEMA_FILE, remedied
@@ -95,28 +96,6 @@ class WorkerShare:
         mine = share(spans, self.rank, self.world)
         first, last = slice_of_batch(batch_count(count(mine), self.batch_size), self.worker, self.workers)
         return take(mine, first * self.batch_size, last * self.batch_size)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How groups are read for one schema: columns, chunks and their borders, decoded bytes per row."""
-
-    columns: list[str]
-    chunk_rows: int
-    row_bytes: float
-    borders: Borders
-    open: Callable[[int, bool], Iterator[pa.RecordBatch]]
-    absent: Callable[[int], frozenset[str]]
-    group_rows: int  # of the largest group
-    lane_bytes: int  # what an open group takes: a page and a read buffer of each column
-
-    def plan(self, cuts: Cuts, shuffle: Shuffle | None, effort: Effort, last_row: Callable[[int], int]) -> Plan:
-        """Plan ahead a row group for each thread; of windows, two beside the one being packed, or what memory holds."""
-        if shuffle is None:
-            ahead = effort.threads * self.group_rows + effort.prefetch * cuts.batch_size
-        else:
-            ahead = max(2 * (shuffle.rows or 0) + cuts.batch_size, int(effort.memory / self.row_bytes))
-        return Plan(self.open, self.borders, last_row, self.absent, cuts, self.row_bytes, ahead)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hybridrec.data.effort import Effort
 from hybridrec.data.join import Join
-from hybridrec.data.loader import Effort
 from hybridrec.data.partition import Span
 from hybridrec.data.position import Position, Walk
+from hybridrec.data.reading import Reading
 from hybridrec.data.restore import Restore
-from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, Reading, WorkerShare, absent_columns, schema_after
+from hybridrec.data.rows import CHUNK_BYTES, CHUNK_ROWS, WorkerShare, absent_columns, schema_after
 from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip
 from hybridrec.data.source import Group, layout, leaf, record_batch

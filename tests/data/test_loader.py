@@ -13,6 +13,7 @@ import pytest
 import hybridrec as hr
 from hybridrec.data.loader import Loader
 from hybridrec.data.rows import CHUNK_BYTES
+from hybridrec.data.schedule import Schedule
 from tests.data.oracle import equal_batches, flat, users
 from tests.patience import PATIENCE, wait_for
 
@@ -172,10 +173,10 @@ def test_ranks_that_must_keep_step_get_the_error_too_and_no_empty_batches():
 
 
 def test_a_defect_in_a_worker_reaches_the_consumer(folder, monkeypatch):
-    def broken(self, reading):
+    def broken(self, piece):
         raise AssertionError("a defect")
 
-    monkeypatch.setattr(Loader, "_window_decoded", broken)
+    monkeypatch.setattr(Schedule, "decoded", broken)
     with pytest.raises(AssertionError, match="a defect"):
         list(opened(folder))
 

@@ -18,8 +18,10 @@ import hybridrec as hr
 from hybridrec import _native
 from hybridrec.data import decode
 from hybridrec.data import page_locked as memory
-from hybridrec.data.loader import LOCKED, NICE, Loader
+from hybridrec.data.effort import NICE
+from hybridrec.data.loader import Loader
 from hybridrec.data.page_locked import page_locked
+from hybridrec.data.schedule import LOCKED
 from tests.patience import wait_for
 
 DEVICE = torch.device("cuda", 0)
@@ -104,39 +106,21 @@ def test_few_batches_are_ahead_in_locked_memory_those_of_the_next_epoch_among_th
     ds = hr.data.table({"user": range(64_000)}, batch_size=1000, threads=2)
     running = ds.pinned(DEVICE)
     next(running)
-    loader = running.loader
-    assert wait_for(lambda: len(loader._done) == LOCKED)
+    schedule = running.loader._schedule
+    assert wait_for(lambda: len(schedule._finished) == LOCKED)
     for _ in range(50):
         next(running)
     ds.read_ahead()
     ahead = ds._cursor.ahead.batches.loader
-    assert wait_for(lambda: len(loader._done) == LOCKED)
-    assert wait_for(lambda: not ahead.unbegun and ahead._packable)
-    assert not ahead._done
+    assert wait_for(lambda: len(schedule._finished) == LOCKED)
+    assert wait_for(lambda: not ahead.unbegun and ahead._schedule._cutter.first is not None)
+    assert not ahead._schedule._finished
     for _ in range(10):
         next(running)
-    assert wait_for(lambda: (len(loader._done), len(ahead._done)) == (3, LOCKED - 3))
+    assert wait_for(lambda: (len(schedule._finished), len(ahead._schedule._finished)) == (3, LOCKED - 3))
     assert sum(len(batch) for batch in running) == 3000
     assert sum(len(batch) for batch in ds.pinned(DEVICE)) == 64_000
     assert len(locked.addresses) <= LOCKED + 2, "and the one in hand, and the next that is waited for"
-
-
-@pytest.mark.parametrize(
-    ("device", "ready", "all_threads"), [(None, 0, True), (None, 9, True), (DEVICE, 0, True), (DEVICE, 9, False)]
-)
-def test_beside_a_gpu_threads_of_arrow_help_with_the_last_groups_only_where_batches_are_lacking(
-    locked, monkeypatch, device, ready, all_threads
-):
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    ds = hr.data.table({"user": range(9000)}, batch_size=1000, threads=3)
-    running = iter(ds) if device is None else ds.pinned(device)
-    loader = running.loader
-    assert wait_for(lambda: loader._walk is None)
-    with loader._turn:
-        loader._done = dict.fromkeys(range(100, 100 + ready))
-        assert loader._last_groups() == all_threads
-        loader._done = {}
-    running.close()
 
 
 def test_an_error_of_making_memory_comes_with_the_batch(monkeypatch):

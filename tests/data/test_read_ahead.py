@@ -43,10 +43,10 @@ def opened(folder, shuffled: bool = False, **options):
 
 def settled(loader: Loader) -> int:
     """What a loader holds once its threads have gone to sleep."""
-    held, since = -1, time.monotonic()
+    account, held, since = loader._schedule._account, -1, time.monotonic()
     while time.monotonic() - since < 0.05:
-        if loader._held != held:
-            held, since = loader._held, time.monotonic()
+        if account.held != held:
+            held, since = account.held, time.monotonic()
         time.sleep(0.005)
     return held
 
@@ -93,7 +93,7 @@ def test_two_epochs_together_stay_under_the_ceiling(folder):
     for number, _ in enumerate(running):
         if number % 6 == 0:
             assert settled(running.loader) + settled(ahead) <= most + room
-    wait_for(lambda: ahead._held > 0)
+    wait_for(lambda: ahead._schedule._account.held > 0)
     ds.drop_ahead()
 
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import hybridrec as hr
+from hybridrec.data.effort import Effort
 from hybridrec.data.formats import TableSource
-from hybridrec.data.loader import Effort
 from hybridrec.data.rows import RowSet
 from hybridrec.data.schema import Schema
 from tests.data.oracle import flat, rows_of, users
