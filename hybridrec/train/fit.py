@@ -296,6 +296,7 @@ class Fit:
         if self.window.steps:
             self._end_window()
         if self.trainer.callbacks.at_epochs:
+            self.learner.settle()
             self._write_late()
         state.epoch, state.epoch_steps = state.epoch + 1, 0
         self.data.epoch_is_done()
@@ -344,6 +345,7 @@ class Fit:
         state, trainer = self.state, self.trainer
         if state.finished:
             return  # a resumed run that had come to its end
+        self.learner.settle()
         if self.window.steps:
             self._record_window()
         self.validation.run()
