@@ -110,7 +110,7 @@ class Fit:
                 said = f"step {self.state.step + 1}: {full_card(self.learner, error)}"
                 raise torch.OutOfMemoryError(f"{said}. {self._last_saved()}") from error
             finally:
-                self._write_late()
+                self._write_last()
                 self._reader.shutdown()
                 self.data.close()
                 self.display.end()
@@ -319,6 +319,13 @@ class Fit:
         while self._late and self.state.step - self._late[0][0]["step"] >= after:
             record, figures = self._late.popleft()
             self._keep(record, figures.result())
+
+    def _write_last(self) -> None:
+        """Write the records that an error has left; what goes wrong with them must not take its place."""
+        try:
+            self._write_late()
+        except Exception:
+            log.exception("the last records were not all written")
 
     def _record_window(self) -> None:
         self.learner.settle()

@@ -150,3 +150,25 @@ def test_a_loss_that_was_lost_at_the_end_of_an_epoch_is_told_before_records_that
         trainer.fit(ds, epochs=epochs)
     assert [(r["kind"], r["step"]) for r in trainer.history] == [("train", n) for n in range(2, 4 * epochs, 2)]
     assert diary.events.count("epoch") == (epochs - 1) * told_of_epochs
+
+
+def test_a_record_that_cannot_be_written_after_an_error_hides_it_from_nobody(caplog):
+    class Full(Callback):
+        ended = False
+
+        def on_step(self, trainer, result):
+            if trainer.step == 5:
+                raise OSError("no more")
+
+        def on_record(self, trainer, record):
+            raise RuntimeError("the disk is full")
+
+        def on_end(self, trainer):
+            self.ended = True
+
+    ds, full, before = dataset(1000), Full(), threading.active_count()
+    with pytest.raises(OSError, match="no more"):
+        late(ds, full).fit(ds, epochs=1)
+    assert full.ended
+    assert threading.active_count() == before
+    assert "the disk is full" in caplog.text
