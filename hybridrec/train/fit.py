@@ -202,6 +202,7 @@ class Fit:
             self.state.finished = False
         while not self._over():
             self._epoch()
+        self.data.close()  # what was begun of an epoch that does not come
         self._finish()
 
     def _over(self) -> bool:
