@@ -179,7 +179,7 @@ class Trainer:
 
         Rows then get their memory with the first use of `learner`, and no data changes that any more.
         """
-        if "learner" in vars(self) or self._caches is None:
+        if "learner" in vars(self) or self._caches is None or not self._caches.waits:
             return
         with located(data):
             first = first_of(data)

@@ -6,6 +6,7 @@ import inspect
 import logging
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -15,10 +16,13 @@ from hybridrec import host_memory
 from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import caches, memory
 from hybridrec.models import build
+from hybridrec.models.summary import summary
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.train import Trainer
+from hybridrec.train import launch as launched
 from hybridrec.train.cache_choice import CacheChoice, first_of, give_caches
 from hybridrec.train.row_rules import MOST, row_rules
+from hybridrec.train.run_config import RunConfig
 from hybridrec.train.step_memory import step_memory
 from hybridrec.types import Batch, IdBlock
 from tests.models.clicks import CONFIGS, dataset
@@ -219,6 +223,26 @@ def test_a_fit_leaves_the_card_what_steps_on_its_batches_need(caplog):
     assert 0.99 * (FREE - needed.total) < taken <= FREE - needed.total
     (record,) = caplog.records
     assert f"where 1,111,111 are free; left to steps are {needed}. So only hot rows of 1 table" in record.getMessage()
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_a_run_that_was_launched_knows_its_batches_before_anybody_asks_for_rows(monkeypatch, tmp_path):
+    pq.write_table(pa.table({"item": range(1_200), "day": [0, 1] * 600, "click": [0, 1] * 600}), tmp_path / "a.pq")
+    monkeypatch.setattr(launched, "build", lambda *_, **__: Towers([ITEM, DAY]))
+    made = launched.launch(
+        RunConfig.of({"data": {"path": str(tmp_path / "a.pq"), "label": "click", "batch_size": 600}})
+    )
+    with pytest.raises(RuntimeError, match=r"cache of item: \d+") as caught:
+        summary(made.trainer.model)  # as the command line prints it
+    assert 0 < int(str(caught.value).rpartition(" ")[2]) < 11_493
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_data_is_not_read_for_rows_that_have_memory(monkeypatch):
+    trainer = Trainer(Towers([ITEM, DAY]))
+    monkeypatch.setattr(hr.EmbeddingCollection, "allocated", True)
+    monkeypatch.setattr("hybridrec.train.trainer.first_of", lambda data: pytest.fail("it was read"))
+    trainer.expect([batch_of(600)])
 
 
 def test_larger_batches_leave_fewer_hot_rows_and_accumulated_ones_too():
