@@ -254,6 +254,18 @@ def test_larger_batches_leave_fewer_hot_rows_and_accumulated_ones_too():
     assert 11_493 == hot[0] > hot[1] > hot[2] > hot[3]
 
 
+def test_steps_that_would_take_the_whole_card_leave_tables_what_they_had_without_them(caplog):
+    """It is an estimate, and tables that do not fit the card would have no cache at all."""
+    choice = CacheChoice(model := Towers([ITEM, DAY]), None)
+    choice.make()
+    choice.make(batch := batch_of(5_000))
+    assert (needed := step_memory(model, batch, CARD)).total > FREE
+    assert model.one.tables["item"].cache == 11_493
+    choice.tell()
+    said = caplog.records[-1].getMessage()
+    assert f"left to steps, which may be too little, smaller batches need less: {needed}. So only" in said
+
+
 def test_tables_that_fit_but_for_the_steps_get_a_cache():
     model = Towers([hr.Table("item", dim=16, rows=13_000), DAY])
     choice = CacheChoice(model, None)
