@@ -238,6 +238,14 @@ def test_a_run_that_was_launched_knows_its_batches_before_anybody_asks_for_rows(
 
 
 @pytest.mark.usefixtures("no_memory")
+def test_what_is_known_of_a_trainer_without_rows_does_not_give_them_memory():
+    trainer, ds = Trainer(Towers([ITEM, DAY])), dataset(rows=20)
+    assert trainer.is_main
+    assert trainer.main_metric(ds) == "auc"
+    assert "learner" not in vars(trainer)
+
+
+@pytest.mark.usefixtures("no_memory")
 def test_data_is_not_read_for_rows_that_have_memory(monkeypatch):
     trainer = Trainer(Towers([ITEM, DAY]))
     monkeypatch.setattr(hr.EmbeddingCollection, "allocated", True)
