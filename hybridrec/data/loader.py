@@ -131,6 +131,7 @@ class Loader:
         self._open_rows = 0
         self._cut = 0  # batches planned
         self._taken = 0  # batches handed out
+        self._wanted = False  # whether somebody takes them
         self._held = 0  # bytes of decoded pieces and finished batches
         self._planned_rows = self._freed_rows = 0
         self._row_bytes = plan.row_bytes
@@ -180,6 +181,9 @@ class Loader:
 
     def _take(self) -> Batch | None:
         with self._turn:
+            if not self._wanted:
+                self._wanted = True
+                self._turn.notify()  # the epoch before no longer goes first
             while True:
                 made = self._done.pop(self._taken, None)
                 if isinstance(made, BaseException):
@@ -293,8 +297,9 @@ class Loader:
         return ahead * self._plan.cuts.batch_size < self._plan.ahead_rows and self._below_ceiling()
 
     def _left_before(self) -> int:
-        """Batches of the epoch before that are yet to be taken."""
-        return 0 if self._before is None or self._before._closed else self._before._cut - self._before._taken
+        """Batches of the epoch before that are yet to be taken; none where somebody takes those of this one."""
+        before = None if self._wanted else self._before
+        return 0 if before is None or before._closed else before._cut - before._taken
 
     def _may_decode(self) -> bool:
         """The next piece is within the ceiling, or needed before anything else can leave."""
