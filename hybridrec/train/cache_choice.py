@@ -7,15 +7,14 @@ tables fill a card, when a first batch is known, since a step needs room beside 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from hybridrec.data.dataset import Dataset
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.embedding.gpu import caches, memory
+from hybridrec.train.first_batch import comes_again, first_batch
 from hybridrec.train.optimizers import RowChoice
 from hybridrec.train.row_rules import collections_of, row_rules
 from hybridrec.train.step_memory import StepMemory, step_memory
@@ -132,17 +131,8 @@ def give_caches(model: nn.Module, rows: RowChoice) -> None:
 
 def first_of(data: Any) -> Batch | None:
     """A first batch of some data, which stays where it is; None where there is none, or batches may come only once."""
-    if not isinstance(data, Dataset | Sequence):
-        return None
-    try:
-        len(data)
-    except TypeError:
-        return None  # a stream
-    batches = iter(data.batch(data.batch_size) if isinstance(data, Dataset) else data)
-    try:
-        return next((batch for batch in batches if isinstance(batch, Batch) and len(batch)), None)
-    finally:
-        getattr(batches, "close", lambda: None)()
+    first = first_batch(data) if comes_again(data) else None
+    return first if isinstance(first, Batch) else None
 
 
 def _free(card: torch.device) -> int:

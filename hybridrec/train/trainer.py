@@ -182,8 +182,7 @@ class Trainer:
         """
         if "learner" in vars(self) or self._caches is None or not self._caches.waits:
             return
-        with located(data):
-            first = first_of(data)
+        first = first_of(data)
         if first is not None:
             self._caches.make(first, self.options.accumulate)
 
