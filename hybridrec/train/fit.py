@@ -96,11 +96,7 @@ class Fit:
         with determinism(self.options.deterministic), tf32_matmul(tf32), self.saver, self.interruption:
             try:
                 self.display.begin(self.state.step, self._last_step())
-                with trainer.guarded():
-                    trainer.callbacks.call("on_start", trainer)
-                    self._course()
-            except Interrupted:
-                self._interrupted()
+                self._until_interrupted()
             except FloatingPointError as error:
                 step = self.state.step + 1 - getattr(error, "late", 0)
                 while self._late and self._late[-1][0]["step"] >= step:
@@ -115,6 +111,14 @@ class Fit:
                 self.data.close()
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
+
+    def _until_interrupted(self) -> None:
+        try:
+            with self.trainer.guarded():
+                self.trainer.callbacks.call("on_start", self.trainer)
+                self._course()
+        except Interrupted:
+            self._interrupted()
 
     def _check(self, stack: ExitStack) -> None:
         """What can be known before anything is written; then the folder is this run's, until the stack is left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,19 @@ def test_a_loss_that_was_lost_at_the_end_of_an_epoch_is_told_before_records_that
         trainer.fit(ds, epochs=epochs)
     assert [(r["kind"], r["step"]) for r in trainer.history] == [("train", n) for n in range(2, 4 * epochs, 2)]
     assert diary.events.count("epoch") == (epochs - 1) * told_of_epochs
+
+
+def test_a_loss_that_was_lost_when_ctrl_c_came_is_told_with_its_step(tmp_path):
+    class CtrlC(Callback):
+        def on_step(self, trainer, result):
+            if trainer.step == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    ds = dataset(1000)
+    trainer = late(ds, Spoilt(4), CtrlC(), out=tmp_path, save_every=3)
+    with pytest.raises(FloatingPointError, match=r"^step 4: the loss is nan.*step-000000003 is saved; go on with fit"):
+        trainer.fit(ds)
+    assert [record["step"] for record in trainer.history] == [2]
 
 
 def test_a_record_that_cannot_be_written_after_an_error_hides_it_from_nobody(caplog):
