@@ -78,6 +78,8 @@ def train(
 
     torchrun --nproc-per-node 4 --max-restarts 3 -m hybridrec train clicks.parquet --label click --out runs/c --resume
     """
+    import torch
+
     from hybridrec.train.launch import launch
     from hybridrec.train.run_config import RunConfig, read_config, with_overrides
     from hybridrec.train.settings import words_of
@@ -108,7 +110,7 @@ def train(
         made.trainer.fit(
             made.train, made.valid, epochs=made.epochs, steps=made.steps, resume="auto" if resume else None
         )
-    except FloatingPointError as error:
+    except (FloatingPointError, torch.OutOfMemoryError) as error:
         raise ValueError(str(error)) from None
     if is_main(ranks):
         result = _result(made.trainer)

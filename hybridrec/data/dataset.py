@@ -191,6 +191,11 @@ class Dataset(IterableDataset[Batch]):
         return self._rows.count()
 
     @property
+    def streamed(self) -> bool:
+        """Whether its rows come from a stream, which may give them only once, and whose number is not known."""
+        return isinstance(self._rows, StreamRows)
+
+    @property
     def part(self) -> Shard:
         """Which part of the data this is: that of one rank of so many."""
         return self._shard
@@ -248,7 +253,7 @@ class Dataset(IterableDataset[Batch]):
         """
         cursor = self._cursor
         before = None if cursor.loader is None else cursor.loader()
-        if before is None or cursor.next is None or cursor.ahead is not None or isinstance(self._rows, StreamRows):
+        if before is None or cursor.next is None or cursor.ahead is not None or self.streamed:
             return
         assert cursor.decoder is not None, "an iterator runs"
         made = self._run(cursor.next, cursor, Progress(cursor, cursor.next), cursor.decoder.device, before=before)

@@ -98,6 +98,9 @@ class Loader:
 
     def _take(self) -> Batch | None:
         with self._turn:
+            if not self._schedule.wanted:
+                self._schedule.wanted = True
+                self._turn.notify()  # the epoch before no longer goes first
             while True:
                 if (batch := self._schedule.take()) is not None:
                     self._turn.notify()

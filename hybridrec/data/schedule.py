@@ -29,6 +29,7 @@ class Schedule:
         self, groups: OpenGroups, plan: Plan, effort: Effort, page_locked: bool, before: Schedule | None = None
     ) -> None:
         self.closed = False
+        self.wanted = False  # whether somebody takes batches
         self.taken = 0  # batches handed out
         self._groups, self._plan, self._effort = groups, plan, effort
         self._page_locked, self._before = page_locked, before
@@ -130,8 +131,8 @@ class Schedule:
         return first is not None and (first.window is self._undecoded[0] or self._account.below_ceiling)
 
     def _left_before(self) -> int:
-        """Batches of the epoch before that are yet to be taken."""
-        before = self._before
+        """Batches of the epoch before that are yet to be taken; none where somebody takes those of this one."""
+        before = None if self.wanted else self._before
         return 0 if before is None or before.closed else before._cutter.count - before.taken
 
     def _last_groups(self) -> bool:

@@ -7,15 +7,14 @@ tables fill a card, when a first batch is known, since a step needs room beside 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from hybridrec.data.dataset import Dataset
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.embedding.gpu import caches, memory
+from hybridrec.train.first_batch import comes_again, first_batch
 from hybridrec.train.optimizers import RowChoice
 from hybridrec.train.row_rules import collections_of, row_rules
 from hybridrec.train.step_memory import StepMemory, step_memory
@@ -29,16 +28,17 @@ ALWAYS = 0.5  # of what is free on a card can be had for tables, whatever batche
 
 
 class Left(NamedTuple):
-    """What is free on a card, and what of it a step takes, where that is known."""
+    """What is free on a card, what of it a step takes, where that is known, and whether tables make room for it."""
 
     free: int
     step: StepMemory | None
+    beside: bool = True
 
     @property
     def room(self) -> int:
         """What tables may take."""
         share = int((1 - caches.MARGIN) * self.free)
-        return share if self.step is None else max(0, min(share, self.free - self.step.total))
+        return max(0, min(share, self.free - self.step.total)) if self.step is not None and self.beside else share
 
     def __str__(self) -> str:
         """
@@ -48,6 +48,8 @@ class Left(NamedTuple):
         share = f"{caches.MARGIN:.0%} of that is left to steps"
         if self.step is None:
             return f"{share}, whose batches are not known yet"
+        if not self.beside:
+            return f"{share}, which may be too little, smaller batches need less: {self.step}"
         if self.step.total > caches.MARGIN * self.free:
             return f"left to steps are {self.step}"
         return f"{share}, no less than {self.step}"
@@ -71,12 +73,21 @@ class CacheChoice:
             return
         self._take_back()
         for card in self._cards():
-            left = Left(_free(card), None if first is None else step_memory(self._model, first, card, accumulate))
-            held = held_on(self._model, card, {})
-            if needed_by(held) > left.room:  # with the most that a rule keeps: now it matters what this one does
-                held = held_on(self._model, card, row_rules(self._model, self._rows))
-            if needed_by(held) > left.room:
-                self._give(held, chosen(held, left.room), card, left)
+            step = None if first is None else step_memory(self._model, first, card, accumulate)
+            self._choose(card, Left(_free(card), step))
+
+    def _choose(self, card: torch.device, left: Left) -> None:
+        """Give caches to tables of a card so that this is left; where no choice leaves a step its room, a share is."""
+        held = held_on(self._model, card, {})
+        if needed_by(held) > left.room:  # with the most that a rule keeps: now it matters what this one does
+            held = held_on(self._model, card, row_rules(self._model, self._rows))
+        if needed_by(held) <= left.room:
+            return
+        after = chosen(held, left.room)
+        if needed_by(after) > left.room and left.step is not None and left.beside:
+            self._choose(card, left._replace(beside=False))
+        else:
+            self._give(held, after, card, left)
 
     @property
     def waits(self) -> bool:
@@ -120,17 +131,8 @@ def give_caches(model: nn.Module, rows: RowChoice) -> None:
 
 def first_of(data: Any) -> Batch | None:
     """A first batch of some data, which stays where it is; None where there is none, or batches may come only once."""
-    if not isinstance(data, Dataset | Sequence):
-        return None
-    try:
-        len(data)
-    except TypeError:
-        return None  # a stream
-    batches = iter(data.batch(data.batch_size) if isinstance(data, Dataset) else data)
-    try:
-        return next((batch for batch in batches if isinstance(batch, Batch) and len(batch)), None)
-    finally:
-        getattr(batches, "close", lambda: None)()
+    first = first_batch(data) if comes_again(data) else None
+    return first if isinstance(first, Batch) else None
 
 
 def _free(card: torch.device) -> int:

@@ -96,11 +96,7 @@ class Fit:
         with determinism(self.options.deterministic), tf32_matmul(tf32), self.saver, self.interruption:
             try:
                 self.display.begin(self.state.step, self._last_step())
-                with trainer.guarded():
-                    trainer.callbacks.call("on_start", trainer)
-                    self._course()
-            except Interrupted:
-                self._interrupted()
+                self._until_interrupted()
             except FloatingPointError as error:
                 step = self.state.step + 1 - getattr(error, "late", 0)
                 while self._late and self._late[-1][0]["step"] >= step:
@@ -110,11 +106,19 @@ class Fit:
                 said = f"step {self.state.step + 1}: {full_card(self.learner, error)}"
                 raise torch.OutOfMemoryError(f"{said}. {self._last_saved()}") from error
             finally:
-                self._write_late()
+                self._write_last()
                 self._reader.shutdown()
                 self.data.close()
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
+
+    def _until_interrupted(self) -> None:
+        try:
+            with self.trainer.guarded():
+                self.trainer.callbacks.call("on_start", self.trainer)
+                self._course()
+        except Interrupted:
+            self._interrupted()
 
     def _check(self, stack: ExitStack) -> None:
         """What can be known before anything is written; then the folder is this run's, until the stack is left."""
@@ -202,6 +206,7 @@ class Fit:
             self.state.finished = False
         while not self._over():
             self._epoch()
+        self.data.close()  # what was begun of an epoch that does not come
         self._finish()
 
     def _over(self) -> bool:
@@ -296,6 +301,7 @@ class Fit:
         if self.window.steps:
             self._end_window()
         if self.trainer.callbacks.at_epochs:
+            self.learner.settle()
             self._write_late()
         state.epoch, state.epoch_steps = state.epoch + 1, 0
         self.data.epoch_is_done()
@@ -318,6 +324,13 @@ class Fit:
         while self._late and self.state.step - self._late[0][0]["step"] >= after:
             record, figures = self._late.popleft()
             self._keep(record, figures.result())
+
+    def _write_last(self) -> None:
+        """Write the records that an error has left; what goes wrong with them must not take its place."""
+        try:
+            self._write_late()
+        except Exception:
+            log.exception("the last records were not all written")
 
     def _record_window(self) -> None:
         self.learner.settle()
@@ -344,6 +357,7 @@ class Fit:
         state, trainer = self.state, self.trainer
         if state.finished:
             return  # a resumed run that had come to its end
+        self.learner.settle()
         if self.window.steps:
             self._record_window()
         self.validation.run()

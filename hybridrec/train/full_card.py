@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,21 +30,31 @@ def full_card(learner: Learner, error: torch.OutOfMemoryError) -> str:
     return (
         f"{device} has no memory left for a step. Of its {total:,} bytes, rows of tables have {rows:,}, their "
         f"optimizer state {state:,}, and {max(0, rest):,} are for batches, vectors with their gradients, layers and "
-        f"CUDA graphs. What helps: smaller batches; {_fewer(store.table for store in there)}rows of half the size with "
-        f"dtype=torch.bfloat16; TrainOptions(bf16=True), which halves what layers keep. torch says: {error}"
+        f"CUDA graphs. What helps: {'; '.join(_helps([store.table for store in there], learner.bf16))}. torch says: "
+        f"{error}"
     )
 
 
-def _fewer(tables: Iterable[Table]) -> str:
-    """Which tables could have fewer rows there."""
-    largest = sorted(tables, key=lambda table: -_hot(table) * table.dim)[:NAMED]
-    named = ", ".join(f"{table.name} has {_hot(table):,} rows there" for table in largest)
-    return f"a smaller cache= for the largest tables ({named}); " if named else ""
+def _helps(tables: Sequence[Table], bf16: bool) -> Iterator[str]:
+    """What can be done, less what is done already."""
+    yield "smaller batches"
+    if fixed := _largest((table, _hot(table)) for table in tables if table.rows is not None):
+        named = ", ".join(f"{table.name} has {hot:,} rows there" for table, hot in fixed)
+        yield f"a smaller cache= for the largest tables ({named})"
+    for table, most in _largest((table, table.capacity) for table in tables if table.capacity is not None):
+        yield f"a smaller capacity= for {table.name}, which may have {most:,} rows"
+    if any(table.dtype == torch.float32 for table in tables):
+        yield "rows of half the size with dtype=torch.bfloat16"
+    if not bf16:
+        yield "TrainOptions(bf16=True), on the command line train.bf16=true, which halves what layers keep"
+
+
+def _largest(rows: Iterable[tuple[Table, int]]) -> list[tuple[Table, int]]:
+    return sorted(rows, key=lambda each: -each[1] * each[0].dim)[:NAMED]
 
 
 def _hot(table: Table) -> int:
-    rows = table.capacity or table.fixed_rows
-    return rows if table.cache is None else table.cached(rows)
+    return table.fixed_rows if table.cache is None else table.cached(table.fixed_rows)
 
 
 def _on(device: torch.device, rows: Any) -> bool:

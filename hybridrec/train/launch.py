@@ -61,6 +61,7 @@ def launch(config: RunConfig) -> Launch:
         servers=config.used_servers(),
     )
     trainer.about["run"] = config.to_json()
+    trainer.expect(train)  # before somebody asks the model about its rows
     return Launch(trainer, train, valid, config.train.get("epochs"), config.train.get("steps"))
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.embedding import EmbeddingCollection, Table
+from hybridrec.embedding.unfused import TableWeight
 from hybridrec.train import feed
 from hybridrec.train.late_loss import steps_ahead
 from hybridrec.types import Batch
@@ -27,6 +28,7 @@ SHARED = 28  # more where bags are divided by their size, or ids have weights
 CHUNKS = 1 / 17 + 1 / 64  # sums of rows with many occurrences, for each id at most
 KEPT = 2  # inputs and outputs of a layer: for the backward, and their gradients
 PER_WEIGHT = 3  # a gradient, and the state of most optimizers
+LOOKED_UP = (nn.Embedding, nn.EmbeddingBag, TableWeight)
 
 
 class Looked(NamedTuple):
@@ -117,11 +119,12 @@ def _grouping(looked: Iterable[Looked], weighted: bool) -> int:
 
 
 def _layers(model: nn.Module, device: torch.device, rows: int) -> int:
-    """Weights [..., a, b] have inputs and outputs of a and b numbers for each row."""
-    of_rows = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
-    found = [part for part in model.parameters() if part.device == device and id(part) not in of_rows]
-    sides = sum(part.shape[:-2].numel() * sum(part.shape[-2:]) for part in found if part.dim() > 1)
-    return NUMBER * KEPT * rows * sides + PER_WEIGHT * sum(part.nbytes for part in found)
+    """Weights [..., a, b] have inputs and outputs of a and b numbers for each row, but for those that are looked up."""
+    of_rows = {id(part.weight) for part in model.modules() if isinstance(part, LOOKED_UP)}
+    found = [part for part in model.parameters() if part.device == device]
+    layers = [part for part in found if part.dim() > 1 and id(part) not in of_rows]
+    sides = sum(part.shape[:-2].numel() * sum(part.shape[-2:]) for part in layers)
+    return NUMBER * KEPT * rows * sides + PER_WEIGHT * sum(part.nbytes for part in found if part.requires_grad)
 
 
 def _bytes(batch: Batch) -> int:

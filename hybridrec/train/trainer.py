@@ -80,9 +80,10 @@ class Trainer:
         staleness: int | None = None,
     ) -> None:
         self.options = options or TrainOptions()
+        self._ranks = join(self.options.timeout)
         made = {"optimizer": optimizer, "row_optimizer": row_optimizer}
         self.model = self._placed(model, made, servers, staleness)
-        self._parts = make_loss(loss), optimizer, row_optimizer
+        self._loss, self._choices = make_loss(loss), (optimizer, row_optimizer)
         if self._caches is None or not self._caches.waits:
             _ = self.learner
         self.metrics = metrics
@@ -97,7 +98,7 @@ class Trainer:
         self, model: nn.Module, made: dict[str, Any], servers: GivenServers | None, staleness: int | None
     ) -> nn.Module:
         """The model with its rows where they belong."""
-        ranks = join(self.options.timeout)
+        ranks = self._ranks
         if ranks is not None and self.options.graphs:
             raise ValueError(f"TrainOptions.graphs is true, but there are {ranks.world} ranks; leave it out")
         if servers is not None and ranks is not None and self.options.clip_norm is not None:
@@ -116,10 +117,10 @@ class Trainer:
         """What makes steps. Where tables may fill a card it is made when first used: by `fit`, which knows batches."""
         if self._caches is not None:
             self._caches.tell()
-        return self._learner(self.model, *self._parts)
+        return self._learner(self.model, self._loss, *self._choices)
 
     def _learner(self, model: nn.Module, loss: Loss, dense: DenseChoice, rows: RowChoice) -> Learner:
-        options, ranks = self.options, join(self.options.timeout)
+        options, ranks = self.options, self._ranks
         made = dense_optimizer(model, dense), row_optimizer(model, rows)
         if made == (None, None):
             raise ValueError(f"{type(model).__name__} has neither parameters nor tables to train")
@@ -169,7 +170,7 @@ class Trainer:
         weights = self.options.label_weights
         made = label_weights(weights, self.labels_of(train)) if weights else None
         self.learner.label_weights = made if made is None else made.to(self.learner.device or "cpu")
-        if isinstance(size := getattr(train, "batch_size", None), int) and self.learner.ranks is None:
+        if isinstance(size := getattr(train, "batch_size", None), int) and self._ranks is None:
             caution(self.model, size)
         Fit(self, train, validate, epochs, steps).run(None if resume is None else os.fspath(resume))
         return self.history
@@ -179,16 +180,15 @@ class Trainer:
 
         Rows then get their memory with the first use of `learner`, and no data changes that any more.
         """
-        if "learner" in vars(self) or self._caches is None:
+        if "learner" in vars(self) or self._caches is None or not self._caches.waits:
             return
-        with located(data):
-            first = first_of(data)
+        first = first_of(data)
         if first is not None:
             self._caches.make(first, self.options.accumulate)
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
         """The loss and the metrics of the model on some data; many ranks share its rows, and find the same."""
-        data = share_of(data, self.learner.ranks)
+        data = share_of(data, self._ranks)
         with self.guarded(), located(data):
             return self.measured(fresh(data), data)
 
@@ -217,11 +217,11 @@ class Trainer:
     @property
     def is_main(self) -> bool:
         """Whether this process writes the folder of the run: the only one, or rank 0."""
-        return is_main(self.learner.ranks)
+        return is_main(self._ranks)
 
     def guarded(self) -> AbstractContextManager[None]:
         """Within it, an error of one rank ends all of them."""
-        return guarded(None if self.learner.ranks is None else self.learner.ranks.watch, Interrupted)
+        return guarded(None if self._ranks is None else self._ranks.watch, Interrupted)
 
     @property
     def step(self) -> int:
@@ -239,7 +239,7 @@ class Trainer:
 
     def metrics_for(self, data: Any) -> MetricSet | None:
         """New metrics, as this trainer keeps them."""
-        return metric_set(self.learner.loss, self.labels_of(data), self.metrics)
+        return metric_set(self._loss, self.labels_of(data), self.metrics)
 
     def main_metric(self, data: Any) -> str:
         """The metric by which the best checkpoint is chosen: the first one, of the first label."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hybridrec.data.dataset import Dataset
@@ -11,6 +11,7 @@ from hybridrec.remedy import remedied, within
 from hybridrec.train.curves import Curves
 from hybridrec.train.early_stopping import Watch
 from hybridrec.train.evaluation import no_rows
+from hybridrec.train.first_batch import comes_again, first_batch
 from hybridrec.train.interruption import Interrupted
 from hybridrec.train.locate import located
 from hybridrec.train.together import share_of
@@ -62,7 +63,7 @@ class Validation:
 
     def check(self) -> None:
         """Read a first batch, so that data which cannot be validated on shows now and not after an epoch."""
-        if self.whole is None or not isinstance(self.whole, Dataset | Sequence):  # others may give their batches once
+        if self.whole is None or not comes_again(self.whole):
             return
         try:
             with located(self.whole):
@@ -71,11 +72,7 @@ class Validation:
             raise within("validation data", error) from error
 
     def _check_first(self, data: Any) -> None:
-        batches = iter(data.batch(max(FIRST_ROWS, data.batch_size)) if isinstance(data, Dataset) else data)
-        try:
-            first = next((batch for batch in batches if len(batch)), None)
-        finally:
-            getattr(batches, "close", lambda: None)()
+        first = first_batch(data, FIRST_ROWS)
         if first is None:
             raise no_rows("there are no rows to evaluate on")
         self._fit.learner.loss.check_labels(first)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -143,6 +144,17 @@ def test_errors_are_one_line_and_exit_1(data, words, message):
     assert result.stderr.startswith("error: ")
     assert len(result.stderr.splitlines()) == 1
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room for 1.18 GiB"), FloatingPointError("it is nan")])
+def test_a_step_that_fails_is_told_in_one_line_with_what_is_saved(data, error, monkeypatch):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("hybridrec.train.fit.train_step", fail)
+    result = invoke("train", data, "--label", "click", "--quiet", "--out", "runs/full")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [f"error: step 1: {error}. Nothing was saved"]
 
 
 def test_a_run_is_not_written_over_but_resumed(data):

@@ -123,6 +123,18 @@ def test_few_batches_are_ahead_in_locked_memory_those_of_the_next_epoch_among_th
     assert len(locked.addresses) <= LOCKED + 2, "and the one in hand, and the next that is waited for"
 
 
+def test_an_epoch_read_ahead_comes_though_the_one_before_is_neither_read_on_nor_closed(locked):
+    ds = hr.data.table({"user": range(64_000)}, batch_size=1000, threads=2)
+    running = ds.pinned(DEVICE)
+    next(running)
+    ds.read_ahead()
+    other = ds.pinned(DEVICE)
+    taken = []
+    threading.Thread(target=lambda: taken.extend(len(batch) for batch in other), daemon=True).start()
+    assert wait_for(lambda: sum(taken) == 64_000)
+    running.close()
+
+
 def test_an_error_of_making_memory_comes_with_the_batch(monkeypatch):
     def refuse(device: torch.device, size: int) -> np.ndarray:
         raise MemoryError("no memory is left")

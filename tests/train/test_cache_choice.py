@@ -6,6 +6,7 @@ import inspect
 import logging
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -15,10 +16,13 @@ from hybridrec import host_memory
 from hybridrec.embedding import collection
 from hybridrec.embedding.gpu import caches, memory
 from hybridrec.models import build
+from hybridrec.models.summary import summary
 from hybridrec.optim.rule import RowRule, StateColumn
 from hybridrec.train import Trainer
+from hybridrec.train import launch as launched
 from hybridrec.train.cache_choice import CacheChoice, first_of, give_caches
 from hybridrec.train.row_rules import MOST, row_rules
+from hybridrec.train.run_config import RunConfig
 from hybridrec.train.step_memory import step_memory
 from hybridrec.types import Batch, IdBlock
 from tests.models.clicks import CONFIGS, dataset
@@ -221,6 +225,34 @@ def test_a_fit_leaves_the_card_what_steps_on_its_batches_need(caplog):
     assert f"where 1,111,111 are free; left to steps are {needed}. So only hot rows of 1 table" in record.getMessage()
 
 
+@pytest.mark.usefixtures("no_memory")
+def test_a_run_that_was_launched_knows_its_batches_before_anybody_asks_for_rows(monkeypatch, tmp_path):
+    pq.write_table(pa.table({"item": range(1_200), "day": [0, 1] * 600, "click": [0, 1] * 600}), tmp_path / "a.pq")
+    monkeypatch.setattr(launched, "build", lambda *_, **__: Towers([ITEM, DAY]))
+    made = launched.launch(
+        RunConfig.of({"data": {"path": str(tmp_path / "a.pq"), "label": "click", "batch_size": 600}})
+    )
+    with pytest.raises(RuntimeError, match=r"cache of item: \d+") as caught:
+        summary(made.trainer.model)  # as the command line prints it
+    assert 0 < int(str(caught.value).rpartition(" ")[2]) < 11_493
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_what_is_known_of_a_trainer_without_rows_does_not_give_them_memory():
+    trainer, ds = Trainer(Towers([ITEM, DAY])), dataset(rows=20)
+    assert trainer.is_main
+    assert trainer.main_metric(ds) == "auc"
+    assert "learner" not in vars(trainer)
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_data_is_not_read_for_rows_that_have_memory(monkeypatch):
+    trainer = Trainer(Towers([ITEM, DAY]))
+    monkeypatch.setattr(hr.EmbeddingCollection, "allocated", True)
+    monkeypatch.setattr("hybridrec.train.trainer.first_of", lambda data: pytest.fail("it was read"))
+    trainer.expect([batch_of(600)])
+
+
 def test_larger_batches_leave_fewer_hot_rows_and_accumulated_ones_too():
     hot = []
     for rows, accumulate in ((1, 1), (300, 1), (300, 2), (600, 1)):
@@ -228,6 +260,18 @@ def test_larger_batches_leave_fewer_hot_rows_and_accumulated_ones_too():
         choice.make(batch_of(rows), accumulate)
         hot.append(model.one.tables["item"].cache)
     assert 11_493 == hot[0] > hot[1] > hot[2] > hot[3]
+
+
+def test_steps_that_would_take_the_whole_card_leave_tables_what_they_had_without_them(caplog):
+    """It is an estimate, and tables that do not fit the card would have no cache at all."""
+    choice = CacheChoice(model := Towers([ITEM, DAY]), None)
+    choice.make()
+    choice.make(batch := batch_of(5_000))
+    assert (needed := step_memory(model, batch, CARD)).total > FREE
+    assert model.one.tables["item"].cache == 11_493
+    choice.tell()
+    said = caplog.records[-1].getMessage()
+    assert f"left to steps, which may be too little, smaller batches need less: {needed}. So only" in said
 
 
 def test_tables_that_fit_but_for_the_steps_get_a_cache():

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hybridrec.embedding.gpu.replay import captured
-from hybridrec.train import Callback, StepResult, Trainer
+from hybridrec.train import Callback, EarlyStopping, StepResult, Trainer
 from hybridrec.train.feed import Feed
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
@@ -180,3 +181,18 @@ def test_ctrl_c_saves_the_position_of_the_last_step_and_leaves_no_thread(tmp_pat
     rest = ahead(tmp_path)
     rest.fit(dataset(), epochs=1, resume="auto")
     assert_same(weights(rest.model), weights(whole.model))
+
+
+def test_a_fit_that_stops_early_has_given_up_the_next_epoch_before_it_loads_the_best_weights(tmp_path):
+    class AtTheEnd(Callback):
+        feeds: list[str] | None = None
+
+        def on_record(self, trainer: Trainer, record: dict[str, Any]) -> None:
+            if record["kind"] == "final":
+                self.feeds = [thread.name for thread in threading.enumerate() if thread.name == "hybridrec-feed"]
+
+    trainer = ahead(tmp_path, seen := AtTheEnd())
+    trainer.options = replace(trainer.options, early_stopping=EarlyStopping("loss", patience=1, min_delta=10.0))
+    trainer.fit(dataset(), dataset(300), epochs=9)
+    assert trainer.epoch == 2
+    assert seen.feeds == []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hybridrec.train import Callback, Trainer
 from hybridrec.train.fit import LATE
+from hybridrec.train.late_loss import LossNotFinite
 from tests.train.clicks import QUIET, dataset, trainer_of
 from tests.train.test_callbacks import Diary
 
@@ -115,3 +119,70 @@ def test_an_error_loses_no_record_but_that_of_a_loss_that_is_lost(error):
     with pytest.raises(error, match="no more"):
         trainer.fit(ds, epochs=1)
     assert [record["step"] for record in trainer.history] == ([2, 4] if error is OSError else [2])
+
+
+class LostLoss:
+    """The loss of the last step, which nobody knows until he waits for it: it is not finite."""
+
+    ahead = 4
+
+    def known(self) -> bool:
+        return False
+
+    def check(self, ago: int) -> None:
+        raise LossNotFinite(math.nan, torch.full((3,), math.nan), next(iter(dataset())), late=ago)
+
+
+class Spoilt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, trainer, result):
+        if trainer.step == self.step:
+            trainer.learner.losses.add(LostLoss())
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("told_of_epochs", [False, True])
+def test_a_loss_that_was_lost_at_the_end_of_an_epoch_is_told_before_records_that_have_it(epochs, told_of_epochs):
+    ds, diary = dataset(400), Diary()
+    trainer = late(ds, Spoilt(4 * epochs), *([diary] if told_of_epochs else []))
+    with pytest.raises(FloatingPointError, match=f"^step {4 * epochs}: the loss is nan"):
+        trainer.fit(ds, epochs=epochs)
+    assert [(r["kind"], r["step"]) for r in trainer.history] == [("train", n) for n in range(2, 4 * epochs, 2)]
+    assert diary.events.count("epoch") == (epochs - 1) * told_of_epochs
+
+
+def test_a_loss_that_was_lost_when_ctrl_c_came_is_told_with_its_step(tmp_path):
+    class CtrlC(Callback):
+        def on_step(self, trainer, result):
+            if trainer.step == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    ds = dataset(1000)
+    trainer = late(ds, Spoilt(4), CtrlC(), out=tmp_path, save_every=3)
+    with pytest.raises(FloatingPointError, match=r"^step 4: the loss is nan.*step-000000003 is saved; go on with fit"):
+        trainer.fit(ds)
+    assert [record["step"] for record in trainer.history] == [2]
+
+
+def test_a_record_that_cannot_be_written_after_an_error_hides_it_from_nobody(caplog):
+    class Full(Callback):
+        ended = False
+
+        def on_step(self, trainer, result):
+            if trainer.step == 5:
+                raise OSError("no more")
+
+        def on_record(self, trainer, record):
+            raise RuntimeError("the disk is full")
+
+        def on_end(self, trainer):
+            self.ended = True
+
+    ds, full, before = dataset(1000), Full(), threading.active_count()
+    with pytest.raises(OSError, match="no more"):
+        late(ds, full).fit(ds, epochs=1)
+    assert full.ended
+    assert threading.active_count() == before
+    assert "the disk is full" in caplog.text

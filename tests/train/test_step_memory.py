@@ -11,6 +11,7 @@ from torch import nn
 
 import hybridrec as hr
 from hybridrec.embedding import collection
+from hybridrec.embedding.unfused import TableWeight
 from hybridrec.train import late_loss
 from hybridrec.train import step_memory as of
 from hybridrec.train.late_loss import AHEAD
@@ -88,9 +89,21 @@ def test_what_is_elsewhere_takes_nothing():
     assert (there.vectors, there.grouping, there.layers) == (0, 0, 0)
 
 
-def test_an_embedding_of_torch_is_no_layer():
-    model = nn.ModuleList([nn.Embedding(10**6, 4, device=CARD), nn.Linear(20, 5, bias=False, device=CARD)])
-    assert step_memory(model, batch_of(), CARD).layers == step_memory(model_of(ITEM), batch_of(), CARD).layers
+@pytest.mark.parametrize(
+    "rows",
+    [
+        nn.Embedding(1000, 4, device=CARD),
+        nn.EmbeddingBag(1000, 4, device=CARD),
+        TableWeight(hr.Table("user", dim=4, rows=1000), seed=0).to(CARD),  # of a collection with fused=False
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_rows_that_are_parameters_have_a_gradient_and_state_but_are_no_inputs_of_a_layer(rows: nn.Module):
+    layer = nn.Linear(20, 5, bias=False, device=CARD)
+    found, alone = (step_memory(nn.ModuleList(parts), batch_of(), CARD).layers for parts in ([rows, layer], [layer]))
+    assert found == alone + of.PER_WEIGHT * 4 * 1000 * 4
+    frozen = nn.ModuleList([rows.requires_grad_(False), layer])
+    assert step_memory(frozen, batch_of(), CARD).layers == alone
 
 
 @pytest.mark.parametrize("shares", [False, True])

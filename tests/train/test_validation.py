@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 import hybridrec as hr
@@ -48,3 +49,11 @@ def test_batches_that_come_once_are_not_looked_at_before():
     trainer = trainer_of(ds)
     trainer.fit(ds, iter(list(dataset(300))))
     assert len(trainer.history.valid) == 1
+
+
+def test_a_stream_that_comes_once_is_validated_on_from_its_first_row():
+    table, ds = pa.table(clicks(300)), dataset(500)
+    stream = hr.data.stream(iter(table.to_batches(max_chunksize=50)), label="click", batch_size=20)
+    trainer = trainer_of(ds)
+    found = trainer.fit(ds, stream).valid[-1]
+    assert found["loss"] == pytest.approx(trainer.evaluate(other())["loss"])
