@@ -18,7 +18,7 @@ from hybridrec.train.first_batch import comes_again, first_batch
 from hybridrec.train.optimizers import RowChoice
 from hybridrec.train.row_rules import collections_of, row_rules
 from hybridrec.train.step_memory import StepMemory, step_memory
-from hybridrec.train.tiers import Held, chosen, held_on, needed_by
+from hybridrec.train.tiers import Held, chosen, growing_on, held_on, needed_by
 from hybridrec.types import Batch
 
 log = logging.getLogger("hybridrec.train")
@@ -28,10 +28,14 @@ ALWAYS = 0.5  # of what is free on a card can be had for tables, whatever batche
 
 
 class Left(NamedTuple):
-    """What is free on a card, what of it a step takes, where that is known, and whether tables make room for it."""
+    """What is free on a card, what of it a step takes, where that is known, and whether tables make room for it.
+
+    `growing` is what dynamic tables may come to.
+    """
 
     free: int
     step: StepMemory | None
+    growing: int = 0
     beside: bool = True
 
     @property
@@ -40,11 +44,19 @@ class Left(NamedTuple):
         share = int((1 - caches.MARGIN) * self.free)
         return max(0, min(share, self.free - self.step.total)) if self.step is not None and self.beside else share
 
+    @property
+    def kept(self) -> int:
+        """What of that is for rows of dynamic tables, which come later: half at the most, since few are ever full."""
+        return min(self.growing, self.room // 2)
+
     def __str__(self) -> str:
         """
-        >>> print(Left(10**9, None))
-        10% of that is left to steps, whose batches are not known yet
+        >>> print(Left(10**9, None, growing=10**6))
+        10% of that is left to steps, whose batches are not known yet; 1,000,000 to rows of dynamic tables
         """
+        return self._of_steps() + (f"; {self.kept:,} to rows of dynamic tables" if self.kept else "")
+
+    def _of_steps(self) -> str:
         share = f"{caches.MARGIN:.0%} of that is left to steps"
         if self.step is None:
             return f"{share}, whose batches are not known yet"
@@ -74,17 +86,23 @@ class CacheChoice:
         self._take_back()
         for card in self._cards():
             step = None if first is None else step_memory(self._model, first, card, accumulate)
-            self._choose(card, Left(_free(card), step))
+            self._choose(card, Left(_free(card), step, growing_on(self._model, card)))
 
     def _choose(self, card: torch.device, left: Left) -> None:
-        """Give caches to tables of a card so that this is left; where no choice leaves a step its room, a share is."""
+        """Give caches to tables of a card so that this is left; where no choice leaves a step its room, a share is.
+
+        Dynamic tables alone are no reason for a cache: they may stay far below what they can hold.
+        """
         held = held_on(self._model, card, {})
         if needed_by(held) > left.room:  # with the most that a rule keeps: now it matters what this one does
             held = held_on(self._model, card, row_rules(self._model, self._rows))
         if needed_by(held) <= left.room:
             return
-        after = chosen(held, left.room)
-        if needed_by(after) > left.room and left.step is not None and left.beside:
+        room = left.room - left.kept
+        after = chosen(held, room)
+        if needed_by(after) > room and left.kept:
+            self._choose(card, left._replace(growing=0))
+        elif needed_by(after) > room and left.step is not None and left.beside:
             self._choose(card, left._replace(beside=False))
         else:
             self._give(held, after, card, left)

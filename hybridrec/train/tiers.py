@@ -12,6 +12,8 @@ from torch import nn
 
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.embedding.gpu import caches, memory
+from hybridrec.embedding.hash_store import capacity_of
+from hybridrec.embedding.store import WHOLE
 from hybridrec.ops.row_cache.cache import MOST_ROWS
 from hybridrec.optim.rule import RowRule
 from hybridrec.train.row_rules import MOST, NONE, Rules, collections_of
@@ -62,6 +64,18 @@ def held_on(model: nn.Module, device: torch.device, rules: Rules) -> list[Held]:
         for table in (part.tables.values() if part.device == device else ())
         if not (table.on_host or table.dynamic)
     ]
+
+
+def growing_on(model: nn.Module, device: torch.device) -> int:
+    """Bytes that dynamic tables of a card may come to, with the rule that keeps most beside a row."""
+    tables = [table for _, part in collections_of(model) if part.device == device for table in part.tables.values()]
+    return sum(
+        memory.dynamic_bytes(
+            table, min(capacity_of(table, WHOLE), memory.MOST_SLOTS), MOST if table.trainable else NONE
+        )
+        for table in tables
+        if table.dynamic and not table.on_host
+    )
 
 
 def needed_by(held: Iterable[Held]) -> int:

@@ -120,6 +120,34 @@ def test_what_the_user_says_of_a_table_wins():
     assert 0 < hot["item"] < 20_000
 
 
+USER = hr.Table("user", dim=16, capacity=1_000)
+USER_BYTES = memory.dynamic_bytes(USER, 1_000, MOST)
+
+
+@pytest.mark.parametrize(("capacity", "kept"), [(1_000, USER_BYTES), (10**12, (ROOM - 1) // 2)])
+def test_where_there_are_caches_dynamic_tables_have_room_to_grow_half_of_it_at_most(capacity, kept, caplog):
+    model = Towers([ITEM, DAY, hr.Table("user", dim=16, capacity=capacity)])
+    with caplog.at_level(logging.WARNING, "hybridrec.train"):
+        give_caches(model, lambda it: hr.optim.SGD(it, lr=0.1))
+    held = sum(memory.table_bytes(model.one.tables[name]) for name in ("item", "day"))
+    assert 0.99 * (ROOM - kept) < held <= ROOM - kept
+    assert f"; {kept:,} to rows of dynamic tables. So only hot rows" in caplog.text
+
+
+def test_tables_that_fit_have_no_caches_however_much_dynamic_ones_may_hold():
+    model = Towers([hr.Table("item", dim=16, rows=13_000), hr.Table("user", dim=16, capacity=10**9)])
+    give_caches(model, lambda it: hr.optim.SGD(it, lr=0.1))
+    assert hot_rows(model) == {"item": None, "user": None}
+
+
+def test_where_no_caches_are_small_enough_dynamic_tables_have_what_is_left():
+    whole = hr.Table("whole", dim=16, rows=9_000, where="device")
+    model = Towers([ITEM, whole, hr.Table("user", dim=16, capacity=10**9)])
+    give_caches(model, lambda it: hr.optim.SGD(it, lr=0.1))
+    held = sum(memory.table_bytes(model.one.tables[name]) for name in ("item", "whole"))
+    assert 0.99 * ROOM < held <= ROOM
+
+
 def test_where_no_choice_fits_it_is_left_to_what_gives_rows_their_memory():
     model = Towers([hr.Table("item", dim=16, rows=10**6, where="device")])
     give_caches(model, None)
