@@ -8,13 +8,13 @@
 rows, `insert_gkv_s` taking in as many new ones, with all that a training lookup decides, and writing their rows: G ids
 a second, at several loads of the index. `batches`: what a training lookup of all ids of a model's batch takes before
 rows are read, ms. `steps`: `dynamic_vs_fixed` is the time of whole training steps of the Small model, as CUDA graphs,
-with dynamic tables that have seen all their ids over that with fixed ones. `tiered`: `tiered_warm` is the speed of whole training
-steps, as CUDA graphs, with a fifth of the rows of fixed tables of a million and more on the card, over that with all
-rows there: the least of the models. `uvm`: `tiered_vs_uvm` is how many times the time of such a step FBGEMM takes with
-its caching table. `medium`: `medium_fp32` is the ms of a step of the Medium model in float32, 206 GiB of rows over card
-and host, as a Trainer chooses it. Times are medians by the device's clock, of calls that wait for it and not for the
-host. Figures come only after the answers were found right. A part that fails says so, and the others go on. `--profile`
-adds what each kernel and the host take.
+with dynamic tables that have seen all their ids over that with fixed ones. `tiered`: `tiered_warm` is the speed of
+whole training steps, as CUDA graphs, with a fifth of the rows of fixed tables of a million and more on the card, over
+that with all rows there: the least of the models. `uvm`: `tiered_vs_uvm` is how many times the time of such a step
+FBGEMM takes with its caching table. `medium`: `medium_fp32` is the ms of a step of the Medium model in float32, 206 GiB
+of rows over card and host, as a Trainer chooses it. Times are medians by the device's clock, of calls that wait for it
+and not for the host. Figures come only after the answers were found right. A part that fails says so, and the others go
+on. `--profile` adds what each kernel and the host take.
 """
 
 from __future__ import annotations
