@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from hybridrec.train.full_card import full_card
 from hybridrec.train.heap import keep_freed_memory
 from hybridrec.train.history import Record
 from hybridrec.train.interruption import Interrupted, Interruption
-from hybridrec.train.late_loss import AHEAD
+from hybridrec.train.late_records import LATE, LateRecords
 from hybridrec.train.locate import located
 from hybridrec.train.observed_staleness import ObservedStaleness
 from hybridrec.train.placed import Placed
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hybridrec.train")
 
-LATE = 2 * AHEAD - 1  # steps after which a record is written: its figures are there by then, and nobody waits for them
-
 
 class Fit:
     """The state and the course of one fit."""
@@ -64,8 +61,7 @@ class Fit:
         self.signal: int | None = None  # that ends the fit, agreed by all ranks
         self._accord = None if self.ranks is None else Accord(self.ranks)
         self._counted, self._uncounted = 0, 0  # rows of all ranks at the last count, and this rank's since
-        self._late: deque[tuple[Record, Future[Mapping[str, Any]]]] = deque()  # records that wait for the GPU
-        self._reader = ThreadPoolExecutor(1, "hybridrec-records")  # reads their figures from there
+        self._late = LateRecords(self._keep)
         self.saver = Saver(self)
         self._figures = TableFigures(inside(trainer.model), self.ranks)
         self._staleness = ObservedStaleness(trainer.model) if trainer.is_main else None
@@ -99,15 +95,13 @@ class Fit:
                 self._until_interrupted()
             except FloatingPointError as error:
                 step = self.state.step + 1 - getattr(error, "late", 0)
-                while self._late and self._late[-1][0]["step"] >= step:
-                    self._late.pop()  # it has that loss among its own
+                self._late.forget(step)  # they have that loss among their own
                 raise FloatingPointError(f"step {step}: {error}. {self._last_saved()}") from error
             except torch.OutOfMemoryError as error:
                 said = f"step {self.state.step + 1}: {full_card(self.learner, error)}"
                 raise torch.OutOfMemoryError(f"{said}. {self._last_saved()}") from error
             finally:
-                self._write_last()
-                self._reader.shutdown()
+                self._late.close()
                 self.data.close()
                 self.display.end()
                 trainer.callbacks.call("on_end", trainer)
@@ -258,7 +252,7 @@ class Fit:
         if self.ranks is not None and self.ranks.watch is not None:
             self.ranks.watch.step = state.step + 1
         result = train_step(self.learner, group)
-        self._write_late(after=LATE)
+        self._late.write(until=self.state.step - LATE)
         for scheduler in self.schedulers.values():
             scheduler.step()
         state.step, state.epoch_steps = state.step + 1, state.epoch_steps + 1
@@ -302,7 +296,7 @@ class Fit:
             self._end_window()
         if self.trainer.callbacks.at_epochs:
             self.learner.settle()
-            self._write_late()
+            self._late.write()
         state.epoch, state.epoch_steps = state.epoch + 1, 0
         self.data.epoch_is_done()
         self.trainer.callbacks.call("on_epoch", self.trainer)
@@ -315,22 +309,9 @@ class Fit:
         """The record of a window, now, or where steps are replayed on a GPU some steps later."""
         if self.learner.graphs is None:
             return self._record_window()
-        closed = self.window.close()
-        self._late.append((self._described("train"), self._reader.submit(self.window.figures, closed)))
+        figures = partial(self.window.figures, self.window.close())
+        self._late.add(self._described("train"), figures)
         return None
-
-    def _write_late(self, after: int = 0) -> None:
-        """Write the records of steps that are at least so many steps ago; waits for what a GPU still computes."""
-        while self._late and self.state.step - self._late[0][0]["step"] >= after:
-            record, figures = self._late.popleft()
-            self._keep(record, figures.result())
-
-    def _write_last(self) -> None:
-        """Write the records that an error has left; what goes wrong with them must not take its place."""
-        try:
-            self._write_late()
-        except Exception:
-            log.exception("the last records were not all written")
 
     def _record_window(self) -> None:
         self.learner.settle()
@@ -345,7 +326,7 @@ class Fit:
 
     def _save(self, wait: bool = False) -> None:
         self.learner.settle()
-        self._write_late()
+        self._late.write()
         self._count_rows()
         with self.window.paused():
             self.saver.save(self.validation.found, best=self.validation.new_best, wait=wait)
@@ -396,7 +377,7 @@ class Fit:
 
     def record(self, kind: str, values: Mapping[str, Any], norms: bool = False) -> None:
         """Write one more record, show it, and tell the callbacks."""
-        self._write_late()
+        self._late.write()
         self._keep(self._described(kind, norms), values)
 
     def _described(self, kind: str, norms: bool = False) -> Record:

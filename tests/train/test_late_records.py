@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from hybridrec.train import Callback, Trainer
-from hybridrec.train.fit import LATE
 from hybridrec.train.late_loss import LossNotFinite
+from hybridrec.train.late_records import LATE
 from tests.train.clicks import QUIET, dataset, trainer_of
 from tests.train.test_callbacks import Diary
 
