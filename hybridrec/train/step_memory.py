@@ -25,6 +25,8 @@ SLOTS = 2  # int64 in place of ids: of the batch to come, and what a graph reads
 VECTORS = 3  # themselves, their gradient, and another one, where parts of a model add theirs
 LISTED = 63  # bytes of an id while gradients are grouped by row: lists, and what makes them
 SHARED = 28  # more where bags are divided by their size, or ids have weights
+NOTED = 13  # more for each id of a batch while those of dynamic tables get their rows
+WORD = 12  # of a place in the list that makes them distinct, which has four to eight for each id
 CHUNKS = 1 / 17 + 1 / 64  # sums of rows with many occurrences, for each id at most
 KEPT = 2  # inputs and outputs of a layer: for the backward, and their gradients
 PER_WEIGHT = 3  # a gradient, and the state of most optimizers
@@ -108,14 +110,16 @@ def _vectors(looked: Iterable[Looked], rows: int) -> int:
 
 
 def _grouping(looked: Iterable[Looked], weighted: bool) -> int:
-    """Lists of the ids of tables on the card, and the sums of the widest class of them."""
+    """Lists of the ids of tables on the card, what is noted of them, and the sums of the widest class of them."""
     mine = [each for each in looked if not each.table.on_host]
     shared = weighted or any(each.combiner in ("mean", "sqrtn") for each in mine)
     ids_of: dict[int, int] = {}  # by dimension
     for each in mine:
         ids_of[each.table.dim] = ids_of.get(each.table.dim, 0) + each.ids
     sums = max((NUMBER * dim * CHUNKS * ids for dim, ids in ids_of.items()), default=0)
-    return sum(ids_of.values()) * (LISTED + SHARED * shared) + int(sums)
+    ids = sum(ids_of.values())
+    noted = NOTED * ids + WORD * (4 << max(0, ids - 1).bit_length()) if any(each.table.dynamic for each in mine) else 0
+    return ids * (LISTED + SHARED * shared) + noted + int(sums)
 
 
 def _layers(model: nn.Module, device: torch.device, rows: int) -> int:

@@ -121,6 +121,20 @@ def test_lists_of_ids_take_what_is_counted(shares: bool):
     assert 0.97 < (lists + meanwhile) / (ids * (of.LISTED + of.SHARED * shares)) <= 1
 
 
+@pytest.mark.parametrize("ids", [100_000, 131_072, 131_073])
+def test_what_is_noted_of_ids_of_dynamic_tables_is_what_is_counted(ids: int):
+    pytest.importorskip("triton", reason="it is noted for kernels")
+    from hybridrec.ops.hash_rows.triton_rows import _Noted
+
+    there = torch.zeros(ids, 1, dtype=torch.int64)
+    batch = Batch(IdBlock.from_ragged({"user": there}), torch.zeros(ids, 0))
+    fixed, dynamic = hr.Table("user", dim=4, rows=9), hr.Table("user", dim=4, capacity=9)
+    counted = [step_memory(model_of(table), batch, CARD).grouping for table in (fixed, dynamic)]
+    made = _Noted(ids, ids // 512, ids // 128, 1, torch.device("cpu"))
+    really = sum(part.nbytes for part in vars(made).values() if isinstance(part, torch.Tensor))
+    assert counted[1] - counted[0] == pytest.approx(really, rel=0.01)
+
+
 def test_sums_take_what_is_counted():
     pytest.importorskip("triton", reason="layouts name what kernels know")
     from hybridrec.ops.row_groups.triton import Sizes
