@@ -11,23 +11,18 @@ kind the lower quartile counts, for others may use the machine. Before, both tak
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import platform
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from machine import machine
+from question import Options, about, keep, options_of, parsed, tell
 
 import hybridrec as hr
 
-HERE = Path(__file__).parent
+QUICK = {"rows": 20_000, "steps": 3, "passes": 1}
 DIM, BATCH, SPREAD = 16, 20_480, 2_654_435_761
 
 
@@ -74,11 +69,12 @@ def equal(pair: Sequence[Trained], rows: int) -> bool:
     return torch.equal(memory.rows, disk.rows) and torch.equal(memory.state["sum"], disk.state["sum"])
 
 
-def measure(rows: int, steps: int, passes: int, folder: str) -> dict[str, Any]:
+def measure(args: Options, folder: str) -> dict[str, Any]:
     """The whole answer, for a table in this folder."""
+    rows, steps = args.rows, args.steps
     pair = Trained(rows, None), Trained(rows, folder)
     correct, ratios, processor, parts = equal(pair, rows), [], [], []
-    for number in range(passes):
+    for number in range(args.passes):
         found: tuple[list, list] = [], []
         for place, ids in enumerate(batches(rows, steps, seed=2 + number)):
             for which in (0, 1) if place % 2 else (1, 0):
@@ -98,31 +94,34 @@ def measure(rows: int, steps: int, passes: int, folder: str) -> dict[str, Any]:
         "correct": correct and len(again["user"]) == rows,
         "ratios": ratios,
         "lookup_update_step_processor": parts,
-        "rows": rows,
-        "threads": torch.get_num_threads(),
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **about(args, ["rows", "threads"], ["torch"]),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print the whole answer as one JSON object, last line")
-    parser.add_argument("--save", action="store_true", help="keep the answer in results/")
+def lines(answer: dict[str, Any]) -> str:
+    """The figures for people."""
+    return "\n".join(f"{key} {answer[key]}" for key in ("mmap_vs_memory", "open_seconds", "correct"))
+
+
+def arguments() -> Options:
+    parser = options_of(__doc__, saves="keep the answer in results/")
     parser.add_argument("--quick", action="store_true", help="few rows: figures mean nothing")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--folder", help="where the table's files go; by default the folder for temporary files")
-    args = parser.parse_args()
+    parser.set_defaults(steps=120)
+    return parsed(parser, QUICK)
+
+
+def main() -> None:
+    args = arguments()
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        answer = measure(20_000, 3, 1, folder) if args.quick else measure(args.rows, 120, args.passes, folder)
+        answer = measure(args, folder)
     if args.save:
-        (HERE / "results" / f"disk-{answer['date']}.json").write_text(json.dumps(answer, indent=1) + "\n")
-    keys = ("mmap_vs_memory", "open_seconds", "correct")
-    print(json.dumps(answer) if args.json else "\n".join(f"{key} {answer[key]}" for key in keys))
+        keep(answer, f"disk-{answer['date']}")
+    tell(answer, args, lines)
 
 
 if __name__ == "__main__":

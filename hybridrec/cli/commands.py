@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import typer
 
+from hybridrec.cli.bench import bench
 from hybridrec.cli.checkpoint import checkpoint
 from hybridrec.cli.convert import convert
 from hybridrec.cli.doctor import doctor
@@ -46,6 +47,7 @@ _commands: list[Callable[..., None]] = [
 ]
 for _command in _commands:
     app.command()(told(_command))
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(told(bench))
 app.add_typer(checkpoint, name="checkpoint")
 
 
