@@ -6,7 +6,6 @@ have come since: no more rows than that can be there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from torch import Tensor
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.homes import Homes
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout
+from hybridrec.embedding.gpu.news import News, Told
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.hash_index.spans import Spans, of_runs
 from hybridrec.ops.hash_rows.lines import of
@@ -41,14 +41,10 @@ class DynamicTables:
         by_number = {self.numbers[name]: store for name, store in self.stores.items()}
         self.rows = HashRows({n: store.slots for n, store in by_number.items()}, len(stores), device)
         self.homes = Homes(by_number, len(stores), device)
+        record = None if device.type == "cpu" else lambda: torch.cuda.current_stream(device).record_event()
+        self._news = News(self.rows.standing, self._asks(), record)  # and ids by then
         for number, store in by_number.items():
-            store.join(self.rows.part(number), lambda number=number: self._heard[0][number])
-        self._lock = threading.Lock()  # of what the device tells: ids of ranks are sent ahead by another thread
-        self._asked_then = self._asks()  # ids, when `_arriving` was sent
-        self._heard: tuple[list[list[int]], dict[str, int]]  # what stood there some time ago, and ids by then
-        self._heard = self.rows.standing.tolist(), self._asked_then
-        self._arriving = torch.empty(self.rows.standing.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._copied: Any = None  # the event after which `_arriving` can be read
+            store.join(self.rows.part(number), lambda number=number: self._news.latest.numbers[number])
         self._awaited: dict[str, int] = {}  # the clock at which rows were pinned for a gradient
         self._ticks: dict[frozenset[str], Tensor] = {}
 
@@ -60,29 +56,14 @@ class DynamicTables:
         self.refuse()
 
     def ask(self) -> None:
-        """Have the device tell how things stand after all lookups so far, unless it is to tell that of earlier ones."""
-        if self.device.type == "cpu":
-            self._heard = self.rows.standing.tolist(), self._asks()
-            return
-        with self._lock:
-            self._hear()
-            if self._copied is None:
-                self._arriving.copy_(self.rows.standing, non_blocking=True)
-                self._asked_then = self._asks()
-                self._copied = torch.cuda.current_stream(self.device).record_event()
+        """Have the device tell how things stand after all lookups so far."""
+        self._news.ask(self._asks())
 
     def refuse(self) -> None:
         """Raise if a lookup found no room for new ids, as far as the device has told; any thread may ask."""
-        with self._lock:
-            self._hear()
-        standing, _ = self._heard
+        standing = self._news.latest.numbers
         for name, store in self.stores.items():
             store.refuse(standing[self.numbers[name]], LATE)
-
-    def _hear(self) -> None:
-        """Take what the device was to tell, if it has."""
-        if self._copied is not None and self._copied.query():
-            self._heard, self._copied = (self._arriving.tolist(), self._asked_then), None
 
     def check(self) -> None:
         """Raise if any lookup found no room for new ids; waits for the current stream."""
@@ -93,19 +74,25 @@ class DynamicTables:
     def _asks(self) -> dict[str, int]:
         return {name: store.asked for name, store in self.stores.items()}
 
-    def _most(self, name: str) -> int:
+    def _most(self, name: str, told: Told[dict[str, int]]) -> int:
         """Rows that a table can have by now."""
-        standing, asked = self._heard
-        return standing[self.numbers[name]][of.SIZE] + self.stores[name].asked - asked[name]
+        return told.numbers[self.numbers[name]][of.SIZE] + self.stores[name].asked - told.known[name]
 
     # -- a lookup -----------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)  # memory that is made where gradients are off is written where they are not
     def make_room(self, wanted: Mapping[str, int]) -> bool:
-        """Have memory for so many new rows of each table; whether rows may have to go for them."""
-        evict = False
+        """Have memory for so many new rows of each table; whether rows may have to go for them.
+
+        Most ids have a row already. Where batches under way could fill what is there, it is worth waiting for all but
+        the last to know: a table keeps the memory that it has taken.
+        """
+        evict, told = False, self._news.latest
         for name, ids in wanted.items():
-            store, most = self.stores[name], self._most(name) + ids
+            store, most = self.stores[name], self._most(name, told) + ids
+            if not store.has_room(most):
+                told = self._news.catch_up()
+                most = self._most(name, told) + ids
             if not _made_room(store, most):  # on a full card it is worth waiting to know whether so many are there
                 most = int(store.slots.standing[of.SIZE]) + ids
                 store.make_room(most)

@@ -97,11 +97,15 @@ class DeviceHashStore(DeviceStore):
     def make_room(self, rows: int) -> None:
         """Have memory for so many rows, as far as the capacity goes; and for more to come, where that fits."""
         there, needed = self.slots.slots, min(rows, self.capacity)
-        if needed <= there:
+        if self.has_room(rows):
             return
         slot_bytes = memory.dynamic_bytes(self.table, 1, self.rule)
         if not self._grows(memory.next_slots(there, needed, self.capacity, slot_bytes)):
             self._allocated(partial(self._grow, needed), needed)
+
+    def has_room(self, rows: int) -> bool:
+        """Whether there is memory for so many rows, as far as the capacity goes."""
+        return min(rows, self.capacity) <= self.slots.slots
 
     def _allocated(self, make: Callable[[], Made], slots: int) -> Made:
         """What `make` allocates for so many slots; or an error that says how much that is."""

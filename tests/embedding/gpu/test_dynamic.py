@@ -15,10 +15,12 @@ import hybridrec as hr
 from hybridrec.embedding import LFU, LRU, TTL, MinCount
 from hybridrec.embedding.gpu.fixed_slots import NO_GRAPH
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
+from hybridrec.embedding.gpu.news import News
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.initial import Constant
 from hybridrec.ops.hash_index import reference
 from hybridrec.types import IdBlock
+from tests.embedding.gpu.late import Device
 from tests.embedding.gpu.on_device import QUICK, SIZES, OnDevice, ids, lists
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
@@ -319,6 +321,19 @@ def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() ->
             step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_batches_under_way_take_no_memory_for_ids_that_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that tells nothing before somebody waits: of 16 batches, ids of two at most are taken for new ones."""
+    one, given = One(capacity=10**6), [7] * 64
+    dynamic = one.emb.group.dynamic
+    assert dynamic is not None
+    late = News(dynamic.rows.standing, dynamic._asks(), Device().record)
+    monkeypatch.setattr(dynamic, "_news", late)
+    for _ in range(16):
+        one.train(*given)
+    assert one.ids() == [7]
+    assert 2 * 64 < one.store.slots.slots <= 4 * 64
 
 
 @on_a_card
