@@ -34,6 +34,16 @@ def room(count: int) -> int:
     return max(1, -(-wanted // step)) * step
 
 
+def rooms(ids: IdBlock) -> list[int]:
+    """Places for each feature of a block: for just its ids, but for those that are ragged.
+
+    >>> rooms(IdBlock.from_lists({"day": [1, 2, 3], "pages": [[1], [], [2, 3]]}))
+    [3, 256]
+    """
+    sizes = (stop - start for start, stop in pairwise(ids.starts))
+    return [room(size) if hot is None else size for hot, size in zip(ids.hotness, sizes, strict=True)]
+
+
 class FixedBatch:
     """A batch of one shape whose tensors stay where they are. Ragged features have room for longer ones.
 
@@ -42,10 +52,8 @@ class FixedBatch:
 
     def __init__(self, like: Batch, before: FixedBatch | None = None) -> None:
         """Room for batches like this one, and for all that fitted the one before."""
-        sizes = [stop - start for start, stop in pairwise(like.ids.starts)]
-        known = [0] * len(sizes) if before is None else before.sizes
-        pairs = zip(like.ids.hotness, sizes, known, strict=True)
-        self.sizes = [size if hot is not None else max(room(size), most) for hot, size, most in pairs]
+        wanted = rooms(like.ids)
+        self.sizes = wanted if before is None else list(map(max, wanted, before.sizes))
         self.ragged = None in like.ids.hotness
         starts = (0, *accumulate(self.sizes))
         ids = like.ids

@@ -1,12 +1,13 @@
 """What a step takes of a card beside tables, estimated from a batch and the model: what is left goes to hot rows.
 
-Batches and vectors are counted, and so is the grouping of gradients, since its arrays go by the ids. What layers keep
-for their backward is guessed from their weights: an input and an output for each.
+Batches and vectors are counted, and so is the grouping of gradients, since its arrays go by the ids. Ragged features
+have as many as a graph has room for, so that longer ones fit too. What layers keep for their backward is guessed from
+their weights: an input and an output for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from hybridrec.embedding import EmbeddingCollection, Table
 from hybridrec.embedding.unfused import TableWeight
 from hybridrec.train import feed
+from hybridrec.train.fixed_batch import rooms
 from hybridrec.train.late_loss import steps_ahead
 from hybridrec.types import Batch
 
@@ -74,13 +76,16 @@ class StepMemory:
 
 def step_memory(model: nn.Module, batch: Batch, device: torch.device, accumulate: int = 1) -> StepMemory:
     """What steps on batches like this one take on a card that has the layers of the model and some of its tables."""
-    ids, parts = batch.ids.values.nbytes, [part for part in _collections(model) if part.device == device]
-    batches = BATCHES + accumulate - 1 + steps_ahead(ids)
-    looked = [list(_looked(part, batch)) for part in parts]
-    weighted = batch.ids.weights is not None
+    counts, parts = rooms(batch.ids), [part for part in _collections(model) if part.device == device]
+    ids, weights = sum(counts) * batch.ids.values.itemsize, batch.ids.weights
+    batches = BATCHES + accumulate - 1 + steps_ahead(batch.ids.values.nbytes)
+    looked = [list(_looked(part, dict(zip(batch.ids.names, counts, strict=True)))) for part in parts]
+    weighted = weights is not None
+    more = sum(counts) - len(batch.ids.values)  # ids, and their weights
+    one = _bytes(batch) + more * (batch.ids.values.itemsize + (weights.itemsize if weights is not None else 0))
     return StepMemory(
         rows=len(batch),
-        batches=batches * _bytes(batch) + SLOTS * ids,
+        batches=batches * one + SLOTS * ids,
         vectors=accumulate * sum(_vectors(each, len(batch)) for each in looked),
         grouping=accumulate * sum(_grouping(each, weighted) for each in looked),
         layers=_layers(model, device, len(batch)),
@@ -91,10 +96,8 @@ def _collections(model: nn.Module) -> Iterator[EmbeddingCollection]:
     return (part for part in model.modules() if isinstance(part, EmbeddingCollection))
 
 
-def _looked(part: EmbeddingCollection, batch: Batch) -> Iterator[Looked]:
-    """The features of a collection that the batch has."""
-    names, starts = batch.ids.names, batch.ids.starts
-    counts = {name: stop - start for name, start, stop in zip(names, starts, starts[1:], strict=False)}
+def _looked(part: EmbeddingCollection, counts: Mapping[str, int]) -> Iterator[Looked]:
+    """The features of a collection that a batch has so many ids of."""
     for table in part.tables.values():
         for name, combiner in table.combiners.items():
             yield Looked(table, combiner, table.group * counts.get(name, 0))

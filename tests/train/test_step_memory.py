@@ -14,13 +14,14 @@ from hybridrec.embedding import collection
 from hybridrec.embedding.unfused import TableWeight
 from hybridrec.train import late_loss
 from hybridrec.train import step_memory as of
+from hybridrec.train.fixed_batch import room
 from hybridrec.train.late_loss import AHEAD
 from hybridrec.train.step_memory import step_memory
-from hybridrec.types import Batch, IdBlock
+from hybridrec.types import Batch, IdBlock, Ragged
 
 CARD = torch.device("meta")  # which has the layers too
 ROWS = 8
-IDS = {"item": [[1, 2, 3]] * ROWS, "history": [[4, 5]] * ROWS, "day": [6] * ROWS}
+IDS = {"item": torch.tensor([[1, 2, 3]] * ROWS), "history": torch.tensor([[4, 5]] * ROWS), "day": torch.arange(ROWS)}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def model_of(*tables: hr.Table) -> nn.Module:
 
 
 def batch_of(**parts: torch.Tensor) -> Batch:
-    return Batch(IdBlock.from_lists(IDS), torch.zeros(ROWS, 4), **parts)
+    return Batch(IdBlock.from_ragged(IDS), torch.zeros(ROWS, 4), **parts)
 
 
 ITEM = hr.Table("item", dim=16, rows=99, features=["item"])
@@ -51,6 +52,20 @@ def test_the_parts_are_those_of_the_batch_the_features_and_the_weights():
     assert found.grouping == of.LISTED * 4 * ROWS + int(of.CHUNKS * 4 * 16 * 3 * ROWS)
     assert found.layers == of.KEPT * 4 * ROWS * (20 + 5) + of.PER_WEIGHT * 4 * 20 * 5
     assert found.total == found.batches + found.vectors + found.grouping + found.layers
+
+
+def test_ragged_features_count_as_many_ids_as_a_graph_has_room_for():
+    rows, each = 1000, 3  # more than the least room that there is
+    fixed = torch.ones(rows, each, dtype=torch.int64)
+    found = {
+        kind: step_memory(model_of(ITEM), Batch(IdBlock.from_ragged({"item": ids}), torch.zeros(rows, 4)), CARD)
+        for kind, ids in (("fixed", fixed), ("ragged", Ragged(fixed.flatten(), torch.arange(0, each * rows + 1, each))))
+    }
+    longer = room(each * rows) / (each * rows)
+    assert longer > 1
+    assert found["ragged"].grouping == pytest.approx(longer * found["fixed"].grouping, rel=1e-3)
+    ids, offsets, dense = 8 * room(each * rows), 8 * (rows + 1), 4 * 4 * rows
+    assert found["ragged"].batches == (of.BATCHES + AHEAD) * (ids + offsets + dense) + of.SLOTS * ids
 
 
 def test_of_large_batches_fewer_are_there_at_a_time(monkeypatch):
