@@ -96,7 +96,10 @@ def count_occurrences(
     i = tl.arange(0, IDS)
     id = tl.load(values + tl.load(line + of.START) + at + i, mask=i < left, other=-1)
     id = tl.where((id >= 0) & (id < size), id, -1)
-    if size < 2147483648 // IDS:  # sorting half the bits takes half the time
+    narrow = size <= 2147483648 // IDS
+    if not narrow:  # a dynamic table may have many slots, of which the first are in use
+        narrow = tl.max(id, 0) < 2147483648 // IDS
+    if narrow:  # sorting half the bits takes half the time
         row, lane, head, tail = _runs(id.to(tl.int32) * IDS + i, IDS, BITS)
     else:
         row, lane, head, tail = _runs(id * IDS + i, IDS, BITS)
