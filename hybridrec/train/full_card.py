@@ -1,4 +1,4 @@
-"""What holds a card on which a step found no memory, and what helps."""
+"""What holds a card on which a batch found no memory, and what helps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def full_card(learner: Learner, error: torch.OutOfMemoryError) -> str:
     held = _bytes(values for store in of_torch for values in (store.there, *store.states.values()))
     total, rest = torch.cuda.mem_get_info(device)[1], torch.cuda.memory_reserved(device) - held
     return (
-        f"{device} has no memory left for a step. Of its {total:,} bytes, rows of tables have {rows:,}, their "
+        f"{device} has no memory left for a batch. Of its {total:,} bytes, rows of tables have {rows:,}, their "
         f"optimizer state {state:,}, and {max(0, rest):,} are for batches, vectors with their gradients, layers and "
         f"CUDA graphs. What helps: {'; '.join(_helps([store.table for store in there], learner.bf16))}. torch says: "
         f"{error}"

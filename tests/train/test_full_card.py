@@ -47,7 +47,7 @@ def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
     learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD)
     said = full_card.full_card(learner, torch.OutOfMemoryError("no room for 1.18 GiB"))
     for part in (
-        "cuda:0 has no memory left for a step. Of its 50,000 bytes, rows of tables have 10,720, ",
+        "cuda:0 has no memory left for a batch. Of its 50,000 bytes, rows of tables have 10,720, ",
         "their optimizer state 2,400, and 30,000 are for batches, vectors with their gradients, layers and CUDA graphs",
         "smaller batches; a smaller cache= for the largest tables (item has 400 rows there, user has 200 rows there, "
         "day has 10 rows there); a smaller capacity= for id, which may have 90 rows; rows of half the size with "

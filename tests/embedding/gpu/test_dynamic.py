@@ -324,16 +324,16 @@ def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() ->
 
 
 def test_batches_under_way_take_no_memory_for_ids_that_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that tells nothing before somebody waits: of 16 batches, ids of two at most are taken for new ones."""
-    one, given = One(capacity=10**6), [7] * 64
+    """A device that tells nothing before somebody waits: of 8 batches, ids of two at most are taken for new ones."""
+    one, given = One(capacity=10**6), [7] * 16
     dynamic = one.emb.group.dynamic
     assert dynamic is not None
     late = News(dynamic.rows.standing, dynamic._asks(), Device().record)
     monkeypatch.setattr(dynamic, "_news", late)
-    for _ in range(16):
+    for _ in range(8):
         one.train(*given)
     assert one.ids() == [7]
-    assert 2 * 64 < one.store.slots.slots <= 4 * 64
+    assert one.store.slots.slots <= 4 * 16  # twice what is needed
 
 
 @on_a_card
