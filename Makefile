@@ -11,7 +11,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard csrc/*.* csrc/kernels/*)
 MODULES := $(shell find hybridrec -name '*.py' | LC_ALL=C sort | cksum | cut -d' ' -f1)
 EDITABLE := $(PIP) --no-build-isolation --editable
 
-.PHONY: quickstart test test-slow test-native test-gpu lint format bench clean
+.PHONY: quickstart test test-slow test-native test-gpu lint format bench bench-gpu clean
 
 quickstart: $(VENV)/installed-$(MODULES)
 	$(BIN)/python -m recipes.quickstart
@@ -50,6 +50,11 @@ bench: $(VENV)/developed-$(MODULES)
 	$(BIN)/python benchmarks/disk.py --json --save
 	$(BIN)/python benchmarks/planner.py --json --save
 	$(BIN)/python benchmarks/parallel.py --json --save
+
+bench-gpu: $(VENV)/developed-$(MODULES)
+	$(BIN)/python benchmarks/embedding_gpu.py --json --save
+	$(BIN)/python benchmarks/tiers_gpu.py --json --save
+	$(BIN)/python benchmarks/train_gpu.py --json --save
 
 # torch first and by its exact version, so that nothing else pulls another build of it.
 $(VENV)/torch: constraints.txt
