@@ -73,10 +73,12 @@ class News(Generic[Known]):
             return self._latest
 
     def _hear(self) -> None:
+        last = None
         while self._coming and self._coming[0].there.query():
-            numbers, _, known = self._coming.popleft()
-            self._latest = Told(numbers.tolist(), known)
-            self._spare.append(numbers)
+            last = self._coming.popleft()
+            self._spare.append(last.numbers)
+        if last is not None:
+            self._latest = Told(last.numbers.tolist(), last.known)
 
     @torch.inference_mode(False)  # what is made where gradients are off is written where they are not
     def _empty(self) -> Tensor:
