@@ -16,12 +16,14 @@ EDITABLE := $(PIP) --no-build-isolation --editable
 quickstart: $(VENV)/installed-$(MODULES)
 	$(BIN)/python -m recipes.quickstart
 
-test: $(VENV)/developed-$(MODULES)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+# Two processes share the tests, and take them from each other at the end.
+SHARED := --numprocesses 2 --dist worksteal
 
-# Who kills and waits leaves a core idle: two processes share the tests, and take them from each other at the end.
+test: $(VENV)/developed-$(MODULES)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(SHARED)
+
 test-slow: $(VENV)/developed-$(MODULES)
-	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu" --numprocesses 2 --dist worksteal
+	HYBRIDREC_LONG=1 $(BIN)/python -m pytest -m "slow and not gpu" $(SHARED)
 	$(MAKE) test-native
 
 # The C++ core under sanitizers: its own tests (threads, addresses), then the Python tests that lean on it.

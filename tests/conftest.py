@@ -1,20 +1,14 @@
-"""How all tests run: the search that hypothesis makes, the real data sets, signals, garbage, what runs beside them."""
+"""How all tests run: the search that hypothesis makes, the real data sets, signals, garbage, and their order."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-
-from tests.interpreted import KERNELS, Interpreted
-
-BESIDE = pytest.StashKey[Interpreted]()
 
 # A shared machine can stall any example, so none has a deadline; the same examples come each time, so a
 # change is what makes a test fail. HYBRIDREC_LONG=1 searches wider, HYBRIDREC_LONG=anew for other examples each time.
@@ -64,19 +58,9 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-# -- GPU kernels -----------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------------------
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
-    """Kernels under the interpreter take long, and run beside all other tests where a test asks how they did."""
-    asked = any("kernels" in getattr(item, "fixturenames", ()) for item in session.items)
-    if not asked or session.config.option.collectonly:
-        return (yield)
-    with closing(Interpreted(*KERNELS)) as session.stash[BESIDE]:
-        return (yield)
-
-
-@pytest.fixture
-def kernels(request: pytest.FixtureRequest) -> Interpreted:
-    return request.session.stash[BESIDE]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first: where processes share the tests, the others take the rest meanwhile."""
+    items.sort(key=lambda item: item.path.name != "test_interpreted.py")

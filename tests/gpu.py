@@ -21,7 +21,7 @@ needs_gpu = [
     pytest.mark.gpu,
     pytest.mark.skipif(
         not (INTERPRETED or torch.cuda.is_available()),
-        reason="needs a CUDA device, or TRITON_INTERPRET=1 as tests/interpreted.py sets it",
+        reason="needs a CUDA device, or TRITON_INTERPRET=1 as tests/test_interpreted.py sets it",
     ),
 ]
 
