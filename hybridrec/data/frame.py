@@ -48,10 +48,17 @@ def frame_dataset(frame: Any, schema: Schema, batch_size: int = 8192) -> Dataset
     >>> [batch.ids["user"].to_list() for batch in frame_dataset({"user": [5, 6]}, schema)]
     [[[5], [6]]]
     """
-    found = pa.table(frame) if isinstance(frame, dict) else as_table(frame)
+    found = _flat(pa.table(frame) if isinstance(frame, dict) else as_table(frame))
     inputs = inputs_of(schema, found.column_names)
     check_inputs(inputs, found.column_names)
     return table(_cast(found, inputs), batch_size=batch_size, schema=inputs)
+
+
+def _flat(found: pa.Table) -> pa.Table:
+    """The table with the fields of structs as columns with dotted names, as in files."""
+    while any(pa.types.is_struct(kind) for kind in found.schema.types):
+        found = found.flatten()
+    return found
 
 
 def _cast(found: pa.Table, inputs: Schema) -> pa.Table:

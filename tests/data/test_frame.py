@@ -5,7 +5,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from hybridrec.data import Schema
+import hybridrec as hr
+from hybridrec.data import NULL_ID, Schema
 from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
 
 COLUMNS = pa.schema(
@@ -38,6 +39,15 @@ def test_any_frame_is_read_in_the_types_of_training(made):
     assert batch.dense.tolist() == [[30], [40]]
     assert batch.label is None
     assert batch.weight is None
+
+
+@pytest.mark.parametrize("made", [pa.table, pd.DataFrame, pl.DataFrame], ids=lambda kind: kind.__module__)
+def test_fields_of_structs_are_columns_as_in_files(made):
+    frame = {"at": [{"user": {"id": 7}, "age": 30}, {"user": None, "age": 40}], "click": [0, 1]}
+    schema = hr.data.table(pa.table(frame), label="click", batch_size=2).schema
+    [batch] = frame_dataset(made(frame), schema)
+    assert batch.ids["at.user.id"].to_list() == [[7], [NULL_ID]]
+    assert batch.ids["at.age"].to_list() == [[30], [40]]
 
 
 def test_a_missing_column_is_named_with_what_there_is():
