@@ -93,6 +93,24 @@ def test_a_file_holds_the_columns_asked_for_then_the_score(trained, tmp_path):
     np.testing.assert_allclose(found["score"].to_numpy(), trained.predict(ds), atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([True, None, False]),
+        pa.array([date(2026, 1, 1), None, date(1960, 1, 1)]),
+        pa.array([datetime(2026, 1, 1), None, datetime(1960, 1, 1)], pa.timestamp("ns")),
+        pa.array([1, None, 3], pa.time32("ms")),
+        pa.array([1, None, -3], pa.duration("ms")),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_nulls_of_bools_and_times_pass_through_as_nulls(trained, tmp_path, column):
+    data = hr.data.table(pa.table(clicks(100)).slice(0, 3).append_column("beside", column), batch_size=2)
+    trained.predict(data, out=tmp_path / "out.parquet", columns=["beside"])
+    found = pq.read_table(tmp_path / "out.parquet")["beside"]
+    assert found.combine_chunks() == column
+
+
 def test_files_appear_whole_or_not_at_all(trained, tmp_path):
     (tmp_path / "out.parquet").write_text("precious")
     with pytest.raises(FileExistsError, match="pass --force"):
