@@ -164,6 +164,15 @@ def test_csv_files_agree_on_fractions_and_fill_untyped_columns(tmp_path: Path):
     assert [group.file for group in source.groups] == [0, 1]
 
 
+def test_csv_ids_beyond_int64_keep_all_their_digits(tmp_path: Path):
+    csv_file(tmp_path / "a.csv", "id,x,y\n18446744073709551327,1e19,18446744073709551615\n,1.5,0.5\n")
+    csv_file(tmp_path / "b.csv", "id,x,y\n7,2,3\n")
+    source = CsvSource(tmp_path)
+    assert source.schema == pa.schema({"id": pa.uint64(), "x": pa.float64(), "y": pa.float64()})
+    read = [next(source.open(group, ["id"], 10))["id"].to_pylist() for group in range(2)]
+    assert read == [[18446744073709551327, None], [7]]
+
+
 def test_csv_files_that_disagree_are_refused(tmp_path: Path):
     csv_file(tmp_path / "a.csv", "x\n1\n")
     csv_file(tmp_path / "b.csv", "x\nz\n")
