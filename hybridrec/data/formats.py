@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -211,7 +211,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 class TableSource:
-    """A table in memory: pyarrow Table or RecordBatches, pandas or polars frame. Nothing is copied.
+    """A table in memory: pyarrow Table or RecordBatches, pandas or polars frame, dict. Nothing is copied.
 
     >>> source = TableSource(pa.table({"user": [1, 2, 3]}))
     >>> [chunk.num_rows for chunk in source.open(0, ["user"], chunk_rows=2)]
@@ -286,6 +286,8 @@ def as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, list | tuple) and data and all(isinstance(batch, pa.RecordBatch) for batch in data):
         return pa.Table.from_batches(list(data))
+    if isinstance(data, Mapping):
+        return pa.table({name: _column(name, values) for name, values in data.items()})
     module = type(data).__module__.split(".")[0]
     if module == "pandas":
         return pa.Table.from_pandas(data, preserve_index=False)
@@ -293,5 +295,17 @@ def as_table(data: Any) -> pa.Table:
         return pa.table(data)
     raise TypeError(
         f"a table must be a pyarrow Table, a RecordBatch or a list of them, a pandas or a polars frame, "
-        f"got {type(data).__name__}"
+        f"or a dict of columns, got {type(data).__name__}"
     )
+
+
+def _column(name: Any, values: Any) -> pa.Array | pa.ChunkedArray:
+    """One column of a dict."""
+    if not isinstance(name, str):
+        raise TypeError(f"a column's name must be a string, got {name!r}")
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"column {name!r} is {values!r}; it must have a value for each row, such as [{values!r}]")
+    try:
+        return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"column {name!r} cannot be read: {error}") from None

@@ -48,7 +48,7 @@ def frame_dataset(frame: Any, schema: Schema, batch_size: int = 8192) -> Dataset
     >>> [batch.ids["user"].to_list() for batch in frame_dataset({"user": [5, 6]}, schema)]
     [[[5], [6]]]
     """
-    found = _flat(pa.table(frame) if isinstance(frame, dict) else as_table(frame))
+    found = _flat(as_table(frame))
     inputs = inputs_of(schema, found.column_names)
     check_inputs(inputs, found.column_names)
     return table(_cast(found, inputs), batch_size=batch_size, schema=inputs)

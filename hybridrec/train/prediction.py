@@ -79,7 +79,7 @@ def _whole(data: Any, batch_size: int) -> Dataset:
     """All columns of the data."""
     if isinstance(data, Dataset):
         return data
-    return table(pa.table(data) if isinstance(data, dict) else data, batch_size=batch_size)
+    return table(data, batch_size=batch_size)
 
 
 def scored(learner: Learner, dataset: Dataset, data: Any) -> Generator[Tensor, None, None]:

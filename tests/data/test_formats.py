@@ -299,5 +299,20 @@ def test_a_table_source_knows_other_data_by_its_fingerprint():
 def test_a_pandas_index_is_no_column_and_other_objects_are_refused():
     assert as_table(pd.DataFrame({"x": [1]}, index=pd.Index([7], name="key"))).column_names == ["x"]
     assert as_table(TABLE.to_batches()[0]).num_rows == 1000
-    with pytest.raises(TypeError, match="got dict"):
-        as_table({"x": [1]})
+    with pytest.raises(TypeError, match="or a dict of columns, got set"):
+        as_table({1, 2})
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "told"),
+    [
+        ({"user": 7, "age": 30.0}, TypeError, r"column 'user' is 7; it must have a value for each row, such as \[7\]"),
+        ({"word": "abc"}, TypeError, r"column 'word' is 'abc'; .*such as \['abc'\]"),
+        ({"user": [1, "a"]}, ValueError, "column 'user' cannot be read: .*'a' with type str"),
+        ({1: [7]}, TypeError, "a column's name must be a string, got 1"),
+        ({"user": [1], "age": [1, 2]}, ValueError, "named age expected length 1 but got length 2"),
+    ],
+)
+def test_a_dict_that_is_no_table_is_told_by_its_column(columns: dict[Any, Any], error: type[Exception], told: str):
+    with pytest.raises(error, match=told):
+        as_table(columns)
