@@ -7,7 +7,7 @@ import pytest
 
 import hybridrec as hr
 from hybridrec.data import NULL_ID, Schema
-from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
+from hybridrec.data.frame import check_alike, check_inputs, frame_dataset, inputs_of
 
 COLUMNS = pa.schema(
     {"user": pa.int64(), "tags": pa.list_(pa.int64()), "w": pa.list_(pa.float32()), "age": pa.float32()}
@@ -62,3 +62,11 @@ def test_a_default_stands_in_for_a_missing_column():
 def test_a_column_that_cannot_be_cast_is_named():
     with pytest.raises(ValueError, match="column 'user' is string, but was int64 in training, and cannot be cast"):
         frame_dataset(FRAME | {"user": ["seven", "eight"]}, SCHEMA)
+
+
+def test_dense_columns_have_the_order_of_training():
+    columns = {"x": pa.float32(), "y": pa.float32(), "user": pa.int32()}
+    trained, found = Schema.infer(pa.schema(columns)), Schema.infer(pa.schema(columns | {"user": pa.int64()}))
+    check_alike(found, trained)
+    with pytest.raises(ValueError, match="dense columns y, x, but x, y in training"):
+        check_alike(found.select(["y", "x", "user"]), trained)

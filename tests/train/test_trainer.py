@@ -309,3 +309,11 @@ def test_bfloat16_is_refused_on_a_card_without_it(monkeypatch):
 def test_graphs_that_are_asked_for_are_refused_on_the_cpu():
     with pytest.raises(ValueError, match="graphs is true, but layers of the model are on the CPU"):
         trainer_of(dataset(), options=replace(QUIET, graphs=True))
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate"])
+def test_data_whose_features_are_made_in_another_way_than_the_models_are_refused(use):
+    ds = dataset(200)
+    other = ds.with_schema(ds.schema.edit("user", transforms=[hr.data.Modulo(7)]))
+    with pytest.raises(ValueError, match=r"feature 'user': transforms .*Modulo.*, but none in training; open"):
+        getattr(trainer_of(ds), use)(other)
