@@ -81,6 +81,12 @@ class Trainer:
         servers: GivenServers | None = None,
         staleness: int | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module, as those of hr.models")
+        if not isinstance(options, TrainOptions | None):
+            raise TypeError(f"options is {options!r}; it must be TrainOptions, such as TrainOptions(clip_norm=1.0)")
+        if isinstance(metrics, str):
+            raise TypeError(f"metrics is the string {metrics!r}; it must be a list, such as [{metrics!r}]")
         self.options = options or TrainOptions()
         self._ranks = join(self.options.timeout)
         made = {"optimizer": optimizer, "row_optimizer": row_optimizer}
@@ -168,6 +174,8 @@ class Trainer:
         for name, value in (("epochs", epochs), ("steps", steps)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        if isinstance(resume, bool):
+            raise TypeError(f"resume is {resume}; it must be 'auto', the path of a checkpoint, or None to begin anew")
         self._check_features(train)
         self.expect(train)
         weights = self.options.label_weights
