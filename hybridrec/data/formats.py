@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from hybridrec.data.files import File
 from hybridrec.data.source import (
     BadFile,
     Group,
+    Layout,
     check_columns,
     exact_chunks,
     fingerprint,
@@ -73,15 +74,19 @@ class CsvSource(FileSource):
         check_columns(unknown, self.schema, self.left_out)
 
     def _merge(self, first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-        """As for all files, but whole numbers in one file and fractions in another are fractions."""
-        if {first, second} == {pa.int64(), pa.float64()}:
-            return pa.float64()
+        """As for all files, but of numbers of two types the wider holds both: fractions, else uint64."""
+        kinds = {first, second}
+        if kinds < {pa.int64(), pa.uint64(), pa.float64()} and len(kinds) == 2:
+            return pa.float64() if pa.float64() in kinds else pa.uint64()
         return same_type(first, second)
 
     def _index(self, file: File) -> Contents:
+        stated = dict(self.options.types)
         try:
-            with self._reader(file, dict(self.options.types), [], False) as reader:
-                columns, rows = layout(reader.schema), sum(batch.num_rows for batch in reader)
+            columns, rows, first = self._scan(file, stated)
+            large = [name for name in _beyond_int64(first) if name not in stated and self._is_whole(file, name)]
+            if large:
+                columns, rows, _ = self._scan(file, stated | dict.fromkeys(large, pa.uint64()))
         except pa.ArrowInvalid as error:
             raise BadFile(
                 file.name,
@@ -89,6 +94,21 @@ class CsvSource(FileSource):
             ) from error
         size = file.filesystem.get_file_info(file.path).size or 0
         return Contents(columns, [(0, rows, size)], size)
+
+    def _scan(self, file: File, types: dict[str, pa.DataType]) -> tuple[Layout, int, pa.RecordBatch | None]:
+        """Columns, number of rows and first batch of a file that is read to its end."""
+        with self._reader(file, types, [], False) as reader:
+            first = next(iter(reader), None)
+            rows = sum(batch.num_rows for batch in reader)
+            return layout(reader.schema), rows + (0 if first is None else first.num_rows), first
+
+    def _is_whole(self, file: File, name: str) -> bool:
+        """Whether the column begins with whole numbers of 64 bits without a sign."""
+        try:
+            with self._reader(file, {name: pa.uint64()}, [name], False) as reader:
+                return next(iter(reader)).num_rows > 0
+        except pa.ArrowInvalid:
+            return False
 
     def _batches(self, group: Group, columns: list[str], reading: Reading) -> Iterator[pa.RecordBatch]:
         file = self._files[group.file]
@@ -119,6 +139,15 @@ class CsvSource(FileSource):
                 quoted_strings_can_be_null=False,
             ),
         )
+
+
+def _beyond_int64(batch: pa.RecordBatch | None) -> list[str]:
+    """Columns that may be ids of 64 bits without a sign: Arrow takes them for fractions, which lose digits."""
+    if batch is None:
+        return []
+    fractions = [field.name for field in batch.schema if field.type == pa.float64()]
+    ends = {name: pc.call_function("min_max", [batch[name]]).as_py() for name in fractions}
+    return [name for name, end in ends.items() if end["min"] is not None and end["min"] >= 0 and end["max"] >= 2**63]
 
 
 class IpcSource(FileSource):
@@ -182,7 +211,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 class TableSource:
-    """A table in memory: pyarrow Table or RecordBatches, pandas or polars frame. Nothing is copied.
+    """A table in memory: pyarrow Table or RecordBatches, pandas or polars frame, dict. Nothing is copied.
 
     >>> source = TableSource(pa.table({"user": [1, 2, 3]}))
     >>> [chunk.num_rows for chunk in source.open(0, ["user"], chunk_rows=2)]
@@ -257,6 +286,8 @@ def as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, list | tuple) and data and all(isinstance(batch, pa.RecordBatch) for batch in data):
         return pa.Table.from_batches(list(data))
+    if isinstance(data, Mapping):
+        return pa.table({name: _column(name, values) for name, values in data.items()})
     module = type(data).__module__.split(".")[0]
     if module == "pandas":
         return pa.Table.from_pandas(data, preserve_index=False)
@@ -264,5 +295,17 @@ def as_table(data: Any) -> pa.Table:
         return pa.table(data)
     raise TypeError(
         f"a table must be a pyarrow Table, a RecordBatch or a list of them, a pandas or a polars frame, "
-        f"got {type(data).__name__}"
+        f"or a dict of columns, got {type(data).__name__}"
     )
+
+
+def _column(name: Any, values: Any) -> pa.Array | pa.ChunkedArray:
+    """One column of a dict."""
+    if not isinstance(name, str):
+        raise TypeError(f"a column's name must be a string, got {name!r}")
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise TypeError(f"column {name!r} is {values!r}; it must have a value for each row, such as [{values!r}]")
+    try:
+        return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+    except (pa.ArrowException, TypeError) as error:
+        raise ValueError(f"column {name!r} cannot be read: {error}") from None

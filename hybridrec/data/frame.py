@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from hybridrec.data.arrow_types import element_type, is_text
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.formats import as_table
 from hybridrec.data.open import table
-from hybridrec.data.schema import Schema
+from hybridrec.data.schema import Feature, Schema
 from hybridrec.remedy import SCHEMA_FILE, remedied
 
 
@@ -41,6 +42,35 @@ def check_inputs(inputs: Schema, there: Collection[str]) -> None:
         )
 
 
+def check_alike(found: Schema, trained: Schema) -> None:
+    """Refuse data whose features would be other ids or numbers than those of the same names that a model knows.
+
+    Columns of text get other ids than columns of whole numbers; so do other transforms. Dense columns have one order.
+    """
+    for feature in trained:
+        if feature.kind not in ("id", "dense") or feature.name not in found:
+            continue
+        ours, theirs = _makings(feature), _makings(found[feature.name])
+        for what, value in ours.items():
+            if value != theirs[what]:
+                raise ValueError(
+                    f"feature {feature.name!r}: {what} {theirs[what] or 'none'}, but {value or 'none'} in training; "
+                    "open both with one schema: schema=dataset.schema"
+                )
+    dense, theirs = ([feature.name for feature in schema.of("dense")] for schema in (trained, found))
+    if dense != theirs:
+        raise ValueError(
+            f"dense columns {', '.join(theirs) or 'none'}, but {', '.join(dense) or 'none'} in training; open "
+            "both with one schema: schema=dataset.schema"
+        )
+
+
+def _makings(feature: Feature) -> dict[str, Any]:
+    """What a feature's ids or numbers depend on, beside the values."""
+    kind = "text" if is_text(element_type(feature.type)) else "numbers"
+    return {"kind": feature.kind, "values": kind, "transforms": feature.transforms, "weights": feature.weights}
+
+
 def frame_dataset(frame: Any, schema: Schema, batch_size: int = 8192) -> Dataset:
     """The rows of a frame (pandas, polars, pyarrow, dict) in order, read as `schema` says, but without labels.
 
@@ -48,10 +78,17 @@ def frame_dataset(frame: Any, schema: Schema, batch_size: int = 8192) -> Dataset
     >>> [batch.ids["user"].to_list() for batch in frame_dataset({"user": [5, 6]}, schema)]
     [[[5], [6]]]
     """
-    found = pa.table(frame) if isinstance(frame, dict) else as_table(frame)
+    found = _flat(as_table(frame))
     inputs = inputs_of(schema, found.column_names)
     check_inputs(inputs, found.column_names)
     return table(_cast(found, inputs), batch_size=batch_size, schema=inputs)
+
+
+def _flat(found: pa.Table) -> pa.Table:
+    """The table with the fields of structs as columns with dotted names, as in files."""
+    while any(pa.types.is_struct(kind) for kind in found.schema.types):
+        found = found.flatten()
+    return found
 
 
 def _cast(found: pa.Table, inputs: Schema) -> pa.Table:

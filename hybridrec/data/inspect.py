@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from hybridrec.data.arrow_types import is_list, plain_type
 from hybridrec.data.files import File, find_files
+from hybridrec.data.parquet_source import ParquetSource
 
 pc: Any = pyarrow.compute  # its functions are made at import, unseen by pyright
 SAMPLED_GROUPS = 16
@@ -127,7 +128,8 @@ def _footer(file: File) -> pq.FileMetaData:
     except FileNotFoundError:
         raise FileNotFoundError(f"{file.name} does not exist") from None
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{file.name} is no readable Parquet file: {_first_line(error)}") from None
+        text = "" if file.name.endswith(ParquetSource.suffixes) else "; hybridrec convert makes Parquet of text"
+        raise ValueError(f"{file.name} is no readable Parquet file: {_first_line(error).rstrip('.')}{text}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -87,7 +87,7 @@ def table(frame: Any, *, batch_size: int, **options: Unpack[Options]) -> Dataset
     [[1, 2], [], [3]]
     """
     _check_options(options, Options)
-    return _dataset(RowSet(TableSource(pa.table(frame) if isinstance(frame, dict) else frame)), batch_size, options)
+    return _dataset(RowSet(TableSource(frame)), batch_size, options)
 
 
 def stream(

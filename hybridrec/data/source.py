@@ -134,6 +134,10 @@ def _layout(schema: pa.Schema) -> Layout:
         if pa.types.is_struct(kind):
             for i in range(kind.num_fields):
                 visit(kind.field(i), path)
+        elif not name:
+            found.left_out[name] = (
+                "it has no name, as the index of a frame that was written as text; name it to read it"
+            )
         elif name in found.types or name in found.left_out:
             raise ValueError(f"column {name!r} appears twice; column names must be unique, so rename one of them")
         elif reason := _no_leaf(kind):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, AttentionPooling, RunningNorm
-from hybridrec.models.model import Inputs, Model
+from hybridrec.models.model import Inputs, Model, check_schema
 from hybridrec.types import Batch, Ragged
 
 
@@ -58,6 +58,7 @@ class DIN(Model):
         dropout: float = 0.0,
         **inputs: Unpack[Inputs],
     ) -> None:
+        check_schema(schema)
         _check(schema, history)
         inputs["share"] = {**(inputs.get("share") or {}), **history}
         super().__init__(schema, dim, sequences=tuple(history), **inputs)

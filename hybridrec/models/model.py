@@ -46,9 +46,10 @@ class Model(nn.Module):
         self, schema: Schema, dim: int = 16, *, sequences: Collection[str] = (), **inputs: Unpack[Inputs]
     ) -> None:
         super().__init__()
+        check_schema(schema)
         self.schema, self.dim = schema, dim
-        self.tables: Options = dict(inputs.pop("tables", None) or {})
-        self.share = dict(inputs.pop("share", None) or {})
+        self.tables: Options = _mapping("tables", inputs.pop("tables", None), '{"user": {"capacity": 1000000}}')
+        self.share: dict[str, str] = _mapping("share", inputs.pop("share", None), '{"history": "item"}')
         self.seed = inputs.pop("seed", 0)
         self.device = device_of(inputs.pop("device", "cpu"))
         if inputs:
@@ -149,6 +150,18 @@ def columns_of(features: list[Feature]) -> tuple[str, ...]:
     """
     wide = [[f.name] if f.size is None else [f"{f.name}[{i}]" for i in range(f.size)] for f in features]
     return tuple(name for names in wide for name in names)
+
+
+def check_schema(schema: object) -> None:
+    """Refuse what is no schema, as a dataset."""
+    if not isinstance(schema, Schema):
+        raise TypeError(f"schema is a {type(schema).__name__}; give the Schema of the data, as dataset.schema is")
+
+
+def _mapping(name: str, given: Mapping[str, Any] | None, example: str) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(f"{name} is {given!r}; it must be a dict, such as {example}")
+    return dict(given or {})
 
 
 def options_of(kind: type[Model]) -> tuple[str, ...]:

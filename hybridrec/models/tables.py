@@ -148,5 +148,7 @@ def _check_options(options: Options, names: tuple[str, ...]) -> None:
     for name, given in options.items():
         if name != "*" and name not in names:
             raise ValueError(f"tables names {name!r}, which is no table; those are {', '.join(names)}, and * for all")
+        if not isinstance(given, Mapping):
+            raise ValueError(f"tables has {given!r} for {name!r}; it must be a dict, such as {{'rows': 1000}}")
         if unknown := [option for option in given if option not in OPTIONS]:
             raise ValueError(f"table {name!r} has no option {unknown[0]!r}; it has {', '.join(OPTIONS)}")

@@ -140,6 +140,8 @@ def correct(logits: Tensor, ids: Tensor, shares: Tensor) -> Tensor:
 
 
 def _others(schema: Schema, item: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(item, str):
+        raise TypeError(f"item is the string {item!r}; it must be a list, such as [{item!r}]")
     names = [feature.name for feature in schema.of("id", "dense")]
     if unknown := [name for name in item if name not in names]:
         raise ValueError(f"item names {unknown[0]!r}, which is no id or dense feature; those are {', '.join(names)}")

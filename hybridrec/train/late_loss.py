@@ -96,9 +96,23 @@ def _why(outputs: Tensor, batch: Batch) -> str:
     """What is known of a loss that is not finite."""
     spoilt = int((~outputs.isfinite()).flatten(1 if outputs.dim() > 1 else 0).sum())
     if batch.dense.numel() and not bool(batch.dense.isfinite().all()):
-        bad = (~batch.dense.isfinite()).any(0).nonzero()[:, 0].tolist()
-        names = [batch.dense_names[at] if batch.dense_names else str(at) for at in bad]
-        return f"dense columns {', '.join(names)} hold values that are not finite: give them Clip() or a default"
+        return f"dense columns {_bad_columns(batch)}"
     if spoilt:
         return "the outputs of the model are not finite: lower the learning rates, or clip gradients (clip_norm=1.0)"
     return "the outputs of the model are finite: look at the loss function and the sample weights"
+
+
+def _bad_columns(batch: Batch) -> str:
+    """Which columns hold values that are not finite, and what helps: no limit and no default stands in for NaN."""
+    remedies = {
+        "hold NaN: write it as null, which is read as the default of the column, or make ids of it, Bucketize([...])": (
+            batch.dense.isnan()
+        ),
+        "hold infinite values: limit them, Clip(low, high)": batch.dense.isinf(),
+    }
+    told = []
+    for remedy, bad in remedies.items():
+        columns = bad.any(0).nonzero()[:, 0].tolist()
+        names = [batch.dense_names[at] if batch.dense_names else str(at) for at in columns]
+        told += [f"{', '.join(names)} {remedy}"] if names else []
+    return "; ".join(told)

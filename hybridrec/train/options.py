@@ -144,6 +144,11 @@ class TrainOptions:
                 _number(f"TrainOptions.{name}", getattr(self, name))
         if not isinstance(self.label_weights, Mapping | None):
             raise ValueError(f"TrainOptions.label_weights is {self.label_weights!r}; it must name a weight per label")
+        for name, value in (("schedule", self.schedule), ("row_schedule", self.row_schedule)):
+            if not isinstance(value, Schedule):
+                raise ValueError(f"TrainOptions.{name} is {value!r}; it must be a Schedule, such as Schedule('cosine')")
+        if self.seed is not None:
+            _whole("TrainOptions.seed", self.seed, 0)
         if not isinstance(self.early_stopping, EarlyStopping | None):
             raise ValueError(f"TrainOptions.early_stopping is {self.early_stopping!r}; it must have a metric and more")
         if self.clip_norm is not None and not self.clip_norm > 0:

@@ -19,8 +19,8 @@ from hybridrec.types import Batch, Ragged
 class PassThrough:
     """These columns, untransformed, in batches of the dataset's size and order.
 
-    They are read beside the features, from the columns alone. A null text comes as an empty one, a null number of a
-    float column as NaN; null whole numbers stay null.
+    They are read beside the features, from the columns alone. A null text or list comes as an empty one, a null number
+    of a float column as NaN; null whole numbers, bools and times stay null.
     """
 
     def __init__(self, dataset: Dataset, names: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ def _raw(dataset: Dataset, name: str) -> Feature:
     feature = dataclasses.replace(
         dataset.schema[name], kind="extra", null="", default=None, transforms=(), weights=None, size=None
     )
-    if pt.is_integer(feature.type):
+    if pt.is_integer(feature.type) or pt.is_boolean(feature.type) or pt.is_temporal(feature.type):
         return dataclasses.replace(feature, kind="id", null="id")
     if pt.is_floating(feature.type):
         return dataclasses.replace(feature, null="default", default=float("nan"))
@@ -60,11 +60,15 @@ def _column(batch: Batch, feature: Feature) -> pa.Array:
         values = batch.ids.matrix(feature.name)[:, 0].numpy()
         nulls = values == NULL_ID
         stored = values.view(np.uint64) if feature.type == pa.uint64() else values
-        return pa.array(stored, mask=nulls).cast(feature.type, safe=False)
+        return _stored(pa.array(stored, mask=nulls), feature.type)
     column = batch.extra[feature.name]
     if isinstance(column, Ragged):
         return column.to_arrow()
-    values = pa.array(column.numpy())
-    if pt.is_temporal(feature.type):  # stored as whole numbers of their width
-        values = values.cast(pa.int32() if feature.type.bit_width == 32 else pa.int64())
-    return values.cast(feature.type)
+    return pa.array(column.numpy()).cast(feature.type)
+
+
+def _stored(whole: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Whole numbers as what they were made of; times are stored as whole numbers of their width."""
+    if pt.is_temporal(kind) and kind.bit_width == 32:
+        whole = whole.cast(pa.int32())
+    return whole.cast(kind, safe=False)

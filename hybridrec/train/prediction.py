@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,9 @@ def predict(
     carried = PassThrough(_whole(data, dataset.batch_size), columns)
     if not is_main(ranks):
         return sum(map(len, scored(learner, dataset, data)))
-    with atomic_file(out, force) as beside:
-        return _write(beside, scored(learner, dataset, data), names, carried)
+    # closed also where a column cannot be written: left open, it would leave the thread without gradients
+    with closing(scored(learner, dataset, data)) as parts, atomic_file(out, force) as beside:
+        return _write(beside, parts, names, carried)
 
 
 def _prepared(data: Any, schema: Schema) -> Dataset:
@@ -77,10 +79,10 @@ def _whole(data: Any, batch_size: int) -> Dataset:
     """All columns of the data."""
     if isinstance(data, Dataset):
         return data
-    return table(pa.table(data) if isinstance(data, dict) else data, batch_size=batch_size)
+    return table(data, batch_size=batch_size)
 
 
-def scored(learner: Learner, dataset: Dataset, data: Any) -> Iterator[Tensor]:
+def scored(learner: Learner, dataset: Dataset, data: Any) -> Generator[Tensor, None, None]:
     """The scores of each batch, on the CPU, of all ranks; one that is not a number is an error that names its row."""
     done, ranks = 0, learner.ranks
     with evaluating(learner.model):

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from hybridrec.data.dataset import Dataset
+from hybridrec.data.frame import check_alike
 from hybridrec.data.schema import Schema
 from hybridrec.metrics import MetricSet
 from hybridrec.parallel.watch import guarded
@@ -79,6 +81,12 @@ class Trainer:
         servers: GivenServers | None = None,
         staleness: int | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module, as those of hr.models")
+        if not isinstance(options, TrainOptions | None):
+            raise TypeError(f"options is {options!r}; it must be TrainOptions, such as TrainOptions(clip_norm=1.0)")
+        if isinstance(metrics, str):
+            raise TypeError(f"metrics is the string {metrics!r}; it must be a list, such as [{metrics!r}]")
         self.options = options or TrainOptions()
         self._ranks = join(self.options.timeout)
         made = {"optimizer": optimizer, "row_optimizer": row_optimizer}
@@ -166,6 +174,9 @@ class Trainer:
         for name, value in (("epochs", epochs), ("steps", steps)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        if isinstance(resume, bool):
+            raise TypeError(f"resume is {resume}; it must be 'auto', the path of a checkpoint, or None to begin anew")
+        self._check_features(train)
         self.expect(train)
         weights = self.options.label_weights
         made = label_weights(weights, self.labels_of(train)) if weights else None
@@ -188,6 +199,7 @@ class Trainer:
 
     def evaluate(self, data: Iterable[Batch]) -> dict[str, float]:
         """The loss and the metrics of the model on some data; many ranks share its rows, and find the same."""
+        self._check_features(data)
         data = share_of(data, self._ranks)
         with self.guarded(), located(data):
             return self.measured(fresh(data), data)
@@ -251,6 +263,12 @@ class Trainer:
     ) -> dict[str, float]:
         """The loss and the metrics over batches, with labels named as in `data`."""
         return evaluate(self.learner, batches, self.metrics_for(data), watch)
+
+    def _check_features(self, data: Any) -> None:
+        """Refuse a dataset whose features are made in another way than those that the model was made for."""
+        made_for = getattr(self.model, "schema", None)
+        if isinstance(made_for, Schema) and isinstance(data, Dataset):
+            check_alike(data.schema, made_for)
 
     def _schema(self, data: Any) -> Schema:
         found = getattr(self.model, "schema", None)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from hybridrec.data.dataset import Dataset
+from hybridrec.data.frame import check_alike, check_inputs, inputs_of
+from hybridrec.data.schema import Schema
 from hybridrec.remedy import remedied, within
 from hybridrec.train.curves import Curves
 from hybridrec.train.early_stopping import Watch
@@ -66,10 +68,19 @@ class Validation:
         if self.whole is None or not comes_again(self.whole):
             return
         try:
+            self._check_features(self.whole)
             with located(self.whole):
                 self._check_first(self.whole)
         except ValueError as error:
             raise within("validation data", error) from error
+
+    def _check_features(self, data: Any) -> None:
+        """Refuse features that the model needs and does not find, or would find made in another way."""
+        train, needed = self._fit.train, getattr(self._fit.trainer.model, "schema", None)
+        if isinstance(data, Dataset) and isinstance(needed, Schema):
+            check_inputs(inputs_of(needed), [feature.name for feature in data.schema])
+        if isinstance(data, Dataset) and isinstance(train, Dataset):
+            check_alike(data.schema, train.schema)
 
     def _check_first(self, data: Any) -> None:
         first = first_batch(data, FIRST_ROWS)

@@ -152,6 +152,16 @@ def test_ctrl_c_while_libraries_load_is_one_quiet_line():
     assert (result.returncode, result.stderr) == (130, "interrupted\n")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+def test_ctrl_c_that_an_import_would_swallow_comes_at_its_end():
+    code = "import builtins, signal\nfrom hybridrec.cli import main\nload = builtins.__import__\n"
+    code += "def press(name, *rest):\n  try: name == 'typer' and signal.raise_signal(signal.SIGINT)\n"
+    code += "  except BaseException: print('swallowed')\n  return load(name, *rest)\n"
+    code += "builtins.__import__ = press\nmain()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
 def test_the_version_is_printed():
     import hybridrec
 

@@ -175,6 +175,15 @@ def test_an_absent_column_without_a_default_is_an_error_that_names_file_and_reme
     assert len(read(ds.select(["user"]))) == 25
 
 
+def test_files_without_rows_need_no_column(tmp_path):
+    (tmp_path / "a.csv").write_text("user,price,click\n1,0.5,1\n2,1.5,0\n")
+    (tmp_path / "b.csv").write_text("user,price,click\n")
+    assert [len(batch) for batch in hr.data.csv(tmp_path, label="click", batch_size=2)] == [2]
+    pq.write_table(pa.table({"user": [1, 2], "word": ["a", "b"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"user": pa.nulls(0)}), tmp_path / "b.parquet")
+    assert [len(batch) for batch in hr.data.parquet(tmp_path, batch_size=2)] == [2]
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_column_that_no_file_has_gets_its_default_wherever_it_stands(folder, place):
     features = [opened(folder).schema["user"], opened(folder).schema["tags"]]

@@ -164,6 +164,15 @@ def test_csv_files_agree_on_fractions_and_fill_untyped_columns(tmp_path: Path):
     assert [group.file for group in source.groups] == [0, 1]
 
 
+def test_csv_ids_beyond_int64_keep_all_their_digits(tmp_path: Path):
+    csv_file(tmp_path / "a.csv", "id,x,y\n18446744073709551327,1e19,18446744073709551615\n,1.5,0.5\n")
+    csv_file(tmp_path / "b.csv", "id,x,y\n7,2,3\n")
+    source = CsvSource(tmp_path)
+    assert source.schema == pa.schema({"id": pa.uint64(), "x": pa.float64(), "y": pa.float64()})
+    read = [next(source.open(group, ["id"], 10))["id"].to_pylist() for group in range(2)]
+    assert read == [[18446744073709551327, None], [7]]
+
+
 def test_csv_files_that_disagree_are_refused(tmp_path: Path):
     csv_file(tmp_path / "a.csv", "x\n1\n")
     csv_file(tmp_path / "b.csv", "x\nz\n")
@@ -290,5 +299,20 @@ def test_a_table_source_knows_other_data_by_its_fingerprint():
 def test_a_pandas_index_is_no_column_and_other_objects_are_refused():
     assert as_table(pd.DataFrame({"x": [1]}, index=pd.Index([7], name="key"))).column_names == ["x"]
     assert as_table(TABLE.to_batches()[0]).num_rows == 1000
-    with pytest.raises(TypeError, match="got dict"):
-        as_table({"x": [1]})
+    with pytest.raises(TypeError, match="or a dict of columns, got set"):
+        as_table({1, 2})
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "told"),
+    [
+        ({"user": 7, "age": 30.0}, TypeError, r"column 'user' is 7; it must have a value for each row, such as \[7\]"),
+        ({"word": "abc"}, TypeError, r"column 'word' is 'abc'; .*such as \['abc'\]"),
+        ({"user": [1, "a"]}, ValueError, "column 'user' cannot be read: .*'a' with type str"),
+        ({1: [7]}, TypeError, "a column's name must be a string, got 1"),
+        ({"user": [1], "age": [1, 2]}, ValueError, "named age expected length 1 but got length 2"),
+    ],
+)
+def test_a_dict_that_is_no_table_is_told_by_its_column(columns: dict[Any, Any], error: type[Exception], told: str):
+    with pytest.raises(error, match=told):
+        as_table(columns)

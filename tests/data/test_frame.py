@@ -5,8 +5,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from hybridrec.data import Schema
-from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
+import hybridrec as hr
+from hybridrec.data import NULL_ID, Schema
+from hybridrec.data.frame import check_alike, check_inputs, frame_dataset, inputs_of
 
 COLUMNS = pa.schema(
     {"user": pa.int64(), "tags": pa.list_(pa.int64()), "w": pa.list_(pa.float32()), "age": pa.float32()}
@@ -40,6 +41,15 @@ def test_any_frame_is_read_in_the_types_of_training(made):
     assert batch.weight is None
 
 
+@pytest.mark.parametrize("made", [pa.table, pd.DataFrame, pl.DataFrame], ids=lambda kind: kind.__module__)
+def test_fields_of_structs_are_columns_as_in_files(made):
+    frame = {"at": [{"user": {"id": 7}, "age": 30}, {"user": None, "age": 40}], "click": [0, 1]}
+    schema = hr.data.table(pa.table(frame), label="click", batch_size=2).schema
+    [batch] = frame_dataset(made(frame), schema)
+    assert batch.ids["at.user.id"].to_list() == [[7], [NULL_ID]]
+    assert batch.ids["at.age"].to_list() == [[30], [40]]
+
+
 def test_a_missing_column_is_named_with_what_there_is():
     with pytest.raises(ValueError, match=r"no column 'age', which the model was trained with \(age: dense, float\)"):
         frame_dataset({name: FRAME[name] for name in ("user", "tags", "w")}, SCHEMA)
@@ -52,3 +62,11 @@ def test_a_default_stands_in_for_a_missing_column():
 def test_a_column_that_cannot_be_cast_is_named():
     with pytest.raises(ValueError, match="column 'user' is string, but was int64 in training, and cannot be cast"):
         frame_dataset(FRAME | {"user": ["seven", "eight"]}, SCHEMA)
+
+
+def test_dense_columns_have_the_order_of_training():
+    columns = {"x": pa.float32(), "y": pa.float32(), "user": pa.int32()}
+    trained, found = Schema.infer(pa.schema(columns)), Schema.infer(pa.schema(columns | {"user": pa.int64()}))
+    check_alike(found, trained)
+    with pytest.raises(ValueError, match="dense columns y, x, but x, y in training"):
+        check_alike(found.select(["y", "x", "user"]), trained)

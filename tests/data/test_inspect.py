@@ -148,6 +148,12 @@ def test_a_bad_file_is_named(tmp_path, content):
         inspect(tmp_path / "bad.parquet")
 
 
+def test_of_text_it_is_told_how_to_make_parquet(tmp_path):
+    (tmp_path / "a.csv").write_text("user,click\n1,0\n")
+    with pytest.raises(ValueError, match=r"a\.csv is no readable Parquet file: .*; hybridrec convert makes Parquet of"):
+        inspect(tmp_path / "a.csv")
+
+
 def test_a_damaged_row_group_is_named(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": np.random.default_rng(0).random(5000)}), path, compression="zstd")

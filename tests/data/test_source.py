@@ -110,6 +110,12 @@ def test_a_struct_inside_a_list_and_a_map_stay_out_with_their_reason():
     assert "maps are not read" in found.left_out["m"]
 
 
+def test_a_column_without_a_name_stays_out_with_its_reason():
+    found = layout(pa.schema([("", pa.int64()), ("ok", pa.int64()), ("", pa.int64())]))
+    assert list(found.types) == ["ok"]
+    assert "it has no name" in found.left_out[""]
+
+
 @pytest.mark.parametrize(
     "array",
     [

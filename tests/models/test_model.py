@@ -173,6 +173,28 @@ def test_a_schema_without_ids_is_refused_with_a_remedy():
         DeepFM(schema)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dataset_in_place_of_its_schema_is_told(name):
+    with pytest.raises(TypeError, match=r"schema is a Dataset; give the Schema of the data, as dataset\.schema is"):
+        made(name, dataset())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tables": 3}, r"tables is 3; it must be a dict, such as \{\"user\""),
+        ({"tables": {"user": 3}}, r"tables has 3 for 'user'; it must be a dict, such as \{'rows': 1000\}"),
+        ({"share": "item"}, r"share is 'item'; it must be a dict, such as \{\"history\""),
+        ({"hidden": 5}, r"hidden layers are 5; they must be a list of widths from 1 on, such as \[64, 32\]"),
+        ({"hidden": [0]}, r"hidden layers are \[0\]; "),
+        ({"hidden": ["a"]}, r"hidden layers are \['a'\]; "),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_with_an_example(given, told):
+    with pytest.raises(ValueError, match=told):
+        DeepFM(SCHEMA, dim=4, **given)
+
+
 def test_an_unknown_argument_lists_those_that_exist():
     with pytest.raises(TypeError, match="no option 'depth'; it takes dim, hidden, dropout, tables, share, seed"):
         DeepFM(SCHEMA, depth=3)  # pyright: ignore[reportCallIssue] (the point of the test)

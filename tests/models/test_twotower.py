@@ -72,3 +72,8 @@ def test_a_tower_sees_its_own_features_only():
 def test_the_features_of_the_item_must_make_sense(item, message):
     with pytest.raises(ValueError, match=message):
         made("twotower", dataset().schema, item=item)
+
+
+def test_a_single_name_is_refused_with_the_list_that_it_should_be():
+    with pytest.raises(TypeError, match=r"item is the string 'item'; it must be a list, such as \['item'\]"):
+        hr.models.TwoTower(dataset().schema, item="item")

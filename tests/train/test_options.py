@@ -32,6 +32,8 @@ def test_options_come_back_from_json():
         ({"early_stopping": {"patience": 0}}, r"EarlyStopping.patience is 0"),
         ({"early_stopping": {"mode": "up"}}, r"EarlyStopping.mode is 'up'; valid are auto, max, min"),
         ({"label_weights": {"click": -1}}, r"label_weights\['click'\] is -1"),
+        ({"seed": "a"}, r"TrainOptions\.seed is 'a'; it must be a whole number from 0 on"),
+        ({"schedule": 5}, r"TrainOptions\.schedule is 5; it must be a Schedule, such as Schedule\('cosine'\)"),
     ],
 )
 def test_a_wrong_option_is_named_with_the_rule(values, message):

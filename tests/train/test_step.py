@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -101,9 +102,9 @@ def test_bf16_computes_the_layers_in_bfloat16_and_keeps_weights_in_float32():
     assert {part.dtype for part in learner.model.parameters()} == {torch.float32}
 
 
-def spoilt(batch: Batch) -> Batch:
+def spoilt(batch: Batch, value: float) -> Batch:
     dense = batch.dense.clone()
-    dense[3, 0] = float("inf")
+    dense[3, 0] = value
     return replace(batch, dense=dense, arena=None)
 
 
@@ -140,15 +141,19 @@ def test_an_error_in_a_later_batch_leaves_no_gradient_of_the_first():
     assert torch.equal(before, trained(learner.model))
 
 
-def test_dense_columns_that_are_not_finite_are_named():
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(math.nan, r"dense columns age hold NaN: write it as null"), (math.inf, r"age hold infinite values: .*Clip\(")],
+)
+def test_dense_columns_that_are_not_finite_are_named_with_what_helps(value, told):
     class Linear(torch.nn.Linear):
         def forward(self, batch):
             return super().forward(batch.dense)[:, 0]
 
     ds, model = dataset(100), Linear(1, 1)
     learner = Learner(model, LOSSES["bce"], torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(FloatingPointError, match=r"dense columns age hold values that are not finite"):
-        train_step(learner, [spoilt(next(iter(ds)))])
+    with pytest.raises(FloatingPointError, match=told):
+        train_step(learner, [spoilt(next(iter(ds)), value)])
 
 
 def test_groups_hold_so_many_batches_and_the_last_the_rest():

@@ -309,3 +309,30 @@ def test_bfloat16_is_refused_on_a_card_without_it(monkeypatch):
 def test_graphs_that_are_asked_for_are_refused_on_the_cpu():
     with pytest.raises(ValueError, match="graphs is true, but layers of the model are on the CPU"):
         trainer_of(dataset(), options=replace(QUIET, graphs=True))
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate"])
+def test_data_whose_features_are_made_in_another_way_than_the_models_are_refused(use):
+    ds = dataset(200)
+    other = ds.with_schema(ds.schema.edit("user", transforms=[hr.data.Modulo(7)]))
+    with pytest.raises(ValueError, match=r"feature 'user': transforms .*Modulo.*, but none in training; open"):
+        getattr(trainer_of(ds), use)(other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": dataset(10)}, r"model is a Dataset; it must be a torch\.nn\.Module"),
+        ({"options": {"seed": 1}}, r"options is \{'seed': 1\}; it must be TrainOptions, such as TrainOptions\("),
+        ({"metrics": "auc"}, r"metrics is the string 'auc'; it must be a list, such as \['auc'\]"),
+    ],
+    ids=["model", "options", "metrics"],
+)
+def test_arguments_of_another_kind_are_refused_with_what_to_give(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        trainer_of(dataset(10), **arguments)
+
+
+def test_resume_is_no_switch():
+    with pytest.raises(TypeError, match=r"resume is True; it must be 'auto', the path of a checkpoint, or None"):
+        trainer_of(dataset(10)).fit(dataset(10), resume=True)

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import hybridrec as hr
+from hybridrec.data import Modulo, Standardize
 from tests.train.clicks import clicks, dataset, trainer_of
 
 
@@ -33,6 +34,31 @@ def test_what_is_wrong_with_validation_data_is_told_before_the_first_step(tmp_pa
         trainer.fit(ds, other(**changes))
     assert trainer.step == 0
     assert not (tmp_path / "a").exists()
+
+
+def as_text(schema):
+    """The same rows with users as text, and a schema that is inferred from them."""
+    return hr.data.table({**clicks(300), "user": clicks(300)["user"].astype(str)}, batch_size=20, label="click")
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (as_text, "validation data: feature 'user': values text, but numbers in training; open both with one schema"),
+        (lambda schema: schema.edit("user", transforms=[Modulo(7)]), r"'user': transforms .*Modulo.*, but none in"),
+        (lambda schema: schema.edit("age", transforms=[Standardize(1, 2)]), r"'age': transforms .*Standardize"),
+        (lambda schema: schema.edit("age", kind="extra"), "feature 'age': kind extra, but dense in training"),
+        (lambda schema: schema.select(["user", "tags", "age"]), "the data has no column 'item', which the model"),
+    ],
+    ids=["text", "ids", "numbers", "kind", "lacking"],
+)
+def test_features_that_are_not_those_of_training_are_told_before_the_first_step(made, message):
+    ds = dataset(500)
+    trainer, given = trainer_of(ds), made(ds.schema)
+    valid = given if isinstance(given, hr.data.Dataset) else dataset(300).with_schema(given)
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(ds, valid)
+    assert trainer.step == 0
 
 
 @pytest.mark.parametrize("empty", [dataset(100).where([("user", "<", 0)]), []])

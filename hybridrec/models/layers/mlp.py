@@ -46,6 +46,9 @@ class MLP(nn.Sequential):
     ) -> None:
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation is {activation!r}; valid are {', '.join(ACTIVATIONS)}")
+        whole = isinstance(hidden, Sequence) and all(isinstance(size, int) and size >= 1 for size in hidden)
+        if not whole or isinstance(hidden, str):
+            raise ValueError(f"hidden layers are {hidden!r}; they must be a list of widths from 1 on, such as [64, 32]")
         parts: list[nn.Module] = []
         for size in hidden:
             parts += [nn.Linear(width, size), ACTIVATIONS[activation]()]
