@@ -25,13 +25,16 @@ def main() -> NoReturn:
 
 
 def _ctrl_c(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; within an import at its end: native packages that are broken off there stay broken."""
+    """Raise KeyboardInterrupt; within an import at its end: native packages that are broken off there stay broken.
+
+    A second one does not wait for that end.
+    """
     importer = None
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             importer = frame.f_back
         frame = frame.f_back
-    if importer is None:
+    if importer is None or sys.gettrace() is not None:
         raise KeyboardInterrupt
     importer.f_trace = _raise
     sys.settrace(lambda *_: None)  # else no frame is traced

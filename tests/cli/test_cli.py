@@ -155,11 +155,22 @@ def test_ctrl_c_while_libraries_load_is_one_quiet_line():
 @pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 def test_ctrl_c_that_an_import_would_swallow_comes_at_its_end():
     code = "import builtins, signal\nfrom hybridrec.cli import main\nload = builtins.__import__\n"
-    code += "def press(name, *rest):\n  try: name == 'typer' and signal.raise_signal(signal.SIGINT)\n"
+    code += "left = ['typer']\n"
+    code += "def press(name, *rest):\n  try: name in left and (left.clear() or signal.raise_signal(signal.SIGINT))\n"
     code += "  except BaseException: print('swallowed')\n  return load(name, *rest)\n"
     code += "builtins.__import__ = press\nmain()"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
+def test_a_second_ctrl_c_does_not_wait_for_the_end_of_an_import(tmp_path):
+    (tmp_path / "stuck.py").write_text("import signal\nfor _ in range(2): signal.raise_signal(signal.SIGINT)\n1 / 0\n")
+    code = "import signal, sys\nfrom hybridrec.cli import _ctrl_c\nsignal.signal(signal.SIGINT, _ctrl_c)\n"
+    code += "try: import stuck\nexcept KeyboardInterrupt: print('at once')"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=tmp_path)
+    assert (result.stdout, result.stderr) == ("at once\n", "")
 
 
 def test_the_version_is_printed():
