@@ -28,6 +28,18 @@ def shared_data() -> Path:
     return folder
 
 
+# -- programs of kernels ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HYBRIDREC_INTERLEAVED=3: programs of interpreted kernels run at once, as the seed 3 draws it."""
+    if seed := os.environ.get("HYBRIDREC_INTERLEAVED"):
+        from tests.interleaved import interleave
+
+        interleave(monkeypatch, int(seed))
+
+
 # -- signals ---------------------------------------------------------------------------------------------------
 
 

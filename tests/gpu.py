@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import random
 from typing import Any
 
 import pytest
 import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+IN_ORDER = INTERPRETED and not os.environ.get("HYBRIDREC_INTERLEAVED")  # whether programs run one after another
 DEVICE = torch.device("cpu") if INTERPRETED else torch.device("cuda", 0)
 
 needs_gpu = [
@@ -48,21 +48,6 @@ def quicken_the_interpreter() -> None:
 
     if hasattr(interpreter, "_patch_builtin"):
         interpreter._patch_builtin = patch
-
-
-def shuffle_programs(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """The interpreter runs the programs of each launch in an order of their own: by itself, it takes them in turn."""
-    from triton.runtime.interpreter import InterpreterBuilder
-
-    set_dim, set_at = InterpreterBuilder.set_grid_dim, InterpreterBuilder.set_grid_idx
-    chance, order = random.Random(seed), []
-
-    def begin(builder: Any, x: int, y: int, z: int) -> None:
-        set_dim(builder, x, y, z)
-        order[:] = chance.sample(range(x), x)
-
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_dim", begin)
-    monkeypatch.setattr(InterpreterBuilder, "set_grid_idx", lambda self, x, y, z: set_at(self, order[x], y, z))
 
 
 if INTERPRETED:

@@ -14,7 +14,7 @@ from hybridrec.ops.hash_index import reference, triton
 from hybridrec.ops.hash_index.lines import of
 from hybridrec.ops.hash_index.spans import Spans, of_counts
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
 
 pytestmark = needs_gpu
 
@@ -142,6 +142,18 @@ def test_the_search_for_an_id_ends_where_every_bucket_was_full_once() -> None:
     both.insert(second[9:11], [29, 30])
     assert bool((index[:, of.PASSED] > 0).all())
     assert both.find([first[11], second[11]]) == [NO_ID, NO_ID]
+
+
+@pytest.mark.skipif(IN_ORDER, reason="set HYBRIDREC_INTERLEAVED: programs do not meet else")
+def test_entries_that_crowd_into_few_buckets_are_there_whichever_program_comes_first() -> None:
+    both, ids = Both(4), [*of_home(3, 4, 18), *of_home(0, 4, 18)]
+    every, some = of_counts([36], [0], DEVICE, ids=4), of_counts([18], [0], DEVICE, ids=4)
+    both.insert(ids, list(range(36)), every)
+    for step in range(3):
+        gone = list(range(step % 2, 36, 2))
+        both.erase([ids[slot] for slot in gone], gone, some)
+        assert both.find(ids, every).count(NO_ID) == 18
+        both.insert([ids[slot] for slot in gone], gone, some)
 
 
 def test_a_full_index_takes_all_that_fit_and_counts_the_others() -> None:

@@ -14,7 +14,7 @@ from hybridrec.ops.row_cache.packing import pack, unpack
 from hybridrec.ops.row_cache.staged import Stage
 from hybridrec.ops.row_cache.triton import admit, land
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, needs_gpu
 from tests.ops.row_cache.caches import SMALL, contents, made, same_bits, sound
 
 pytestmark = needs_gpu
@@ -43,7 +43,7 @@ def test_admissions_agree_with_the_plain_code_and_no_bit_of_a_row_changes(count:
         rows = torch.randint(0, ROWS, (count,))
         rows[::6] = (-1, ROWS)[step % 2]
         found, expected = admit(cache, rows.to(DEVICE), stage.exchange), reference.admit(plain, rows)
-        if INTERPRETED:  # programs run in their order
+        if IN_ORDER:
             assert torch.equal(found.slots, expected.slots)
             assert torch.equal(cache.directory, plain.directory)
             assert torch.equal(cache.lasting, plain.lasting)

@@ -17,8 +17,11 @@ from hybridrec.ops.row_cache.triton import admit, land, read, write
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu, shuffle_programs
+from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
 from tests.ops.row_cache.caches import SMALL, contents, made, same_bits, sound
+
+if INTERPRETED:
+    from tests.interleaved import interleave
 
 pytestmark = needs_gpu
 
@@ -72,7 +75,7 @@ def test_admissions_agree_with_the_plain_code(slots: int, flights: int, count: i
         rows[6::7] = torch.tensor([-1, NO_ID, ROWS, 2**62])[step % 4]
         found, expected = admit(cache, rows), reference.admit(plain, rows.cpu())
         assert found.number.tolist() == expected.number.tolist() == [step + 1]
-        if INTERPRETED:  # programs run in their order
+        if IN_ORDER:
             assert torch.equal(found.slots, expected.slots)
             assert state_of(cache) == state_of(plain)
         elif step == 0:  # later, which row got which slot decides who is idle
@@ -164,8 +167,8 @@ def test_training_through_a_cache_one_batch_ahead_equals_a_hot_table_bit_for_bit
 
 @pytest.mark.skipif(not INTERPRETED, reason="a card has its own order")
 @pytest.mark.parametrize("seed", range(3))
-def test_programs_may_run_in_any_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    shuffle_programs(monkeypatch, seed)
+def test_programs_may_run_at_once_and_in_any_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    interleave(monkeypatch, seed)
     torch.manual_seed(seed)
     values = [numbers(ROWS, 3), torch.zeros(ROWS)]
     rule = RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),))

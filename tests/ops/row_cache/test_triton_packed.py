@@ -14,7 +14,7 @@ from hybridrec.ops.row_cache import reference
 from hybridrec.ops.row_cache.cache import RowCache, Sizes
 from hybridrec.ops.row_cache.packing import draws_of, pack, unpack
 from hybridrec.ops.row_cache.triton import admit, land, read, write
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
 from tests.ops.row_cache.caches import SMALL, contents, made, sound
 
 pytestmark = needs_gpu
@@ -55,7 +55,7 @@ def test_rows_are_packed_read_and_written_as_by_the_plain_code(dim: int, dtype: 
     for step in range(2):
         rows = torch.arange(11) + SLOTS + 11 * step  # all are cold, and so one list, in whatever order
         found, expected = admit(cache, rows.to(DEVICE)), reference.admit(plain, rows)
-        if INTERPRETED:  # programs run in their order: which place a row gets decides its draws
+        if IN_ORDER:  # which place a row gets decides its draws
             assert torch.equal(found.slots, expected.slots)
             assert same(cache, plain)
         sound(cache)
@@ -65,7 +65,7 @@ def test_rows_are_packed_read_and_written_as_by_the_plain_code(dim: int, dtype: 
     new, rows = numbers(dim).flip(0), torch.arange(ROWS)
     write(cache, 0, rows.to(DEVICE), new.to(DEVICE))
     reference.write(plain, 0, rows, new)
-    if INTERPRETED:
+    if IN_ORDER:
         assert same(cache, plain)
     cold = cache.directory.cpu() < 0
     for each in (read(cache, 0, every.to(DEVICE))[1:-1], contents(cache, 0)):
