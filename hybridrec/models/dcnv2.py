@@ -71,7 +71,7 @@ class DCNv2(Model):
         self.structure, self.dropout = structure, dropout
         if structure not in STRUCTURES:
             raise ValueError(f"structure is {structure!r}; valid are {', '.join(STRUCTURES)}")
-        self.embeddings = self.collection(self.declared)
+        self.embeddings = self.collection(self.declared, room=len(self.dense_names))
         vectors, dense = sum(self.embeddings.dims), len(self.dense_names)
         layers = [CrossLayer(vectors + dense, rank) for _ in range(crosses)]
         deep = MLP(vectors + dense, hidden, dropout=dropout)
