@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -147,7 +148,19 @@ def padded(values: Tensor, *missing: int) -> Tensor:
     if not any(missing):
         return values
     if values.dim() == 2 and len(values) == 1 and not missing[0]:
-        return pad(values.flatten(), (0, missing[1]))[
-            None
-        ]  # the gradient of a single line would keep the zeros' stride
-    return pad(values, [each for many in reversed(missing) for each in (0, many)])
+        return padded(values.flatten(), missing[1])[None]  # the gradient of a single line would keep the zeros' stride
+    behind = [each for many in reversed(missing) for each in (0, many)]
+    return pad(values, behind) if torch.compiler.is_compiling() else _Padded.apply(values, behind)  # pyright: ignore
+
+
+class _Padded(torch.autograd.Function):
+    """Zeros behind, with a gradient as parameters want it: torch cuts it by a copy, and lays it out by another."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, behind: list[int]) -> Tensor:
+        ctx.shape = values.shape
+        return pad(values, behind)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad[tuple(map(slice, ctx.shape))].contiguous(), None
