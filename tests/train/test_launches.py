@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import hybridrec as hr
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
-from hybridrec.models import DLRM, DCNv2, Model
+from hybridrec.models import DLRM, DCNv2, MMoE, Model
 from hybridrec.train.graphs import StepGraphs
 from hybridrec.train.losses import make_loss
 from hybridrec.train.step import Learner, train_step
@@ -99,7 +99,7 @@ def step_of(kind: type[Model], monkeypatch: pytest.MonkeyPatch, **options: Any) 
         stores = {name: DeviceStore(table, 0, DEVICE) for name, table in part.tables.items()}
         part.adopt(DeviceGroup(stores, part.trainable, QUICK))
         part._lookup = part._look_up()
-    dense = torch.optim.Adagrad(model.net.parameters(), lr=0.1)
+    dense = torch.optim.Adagrad([part for part in model.parameters() if part.requires_grad], lr=0.1)
     rows = hr.optim.Adagrad(model, lr=0.1)
     learner = Learner(model, make_loss("bce"), dense, rows, device=DEVICE, graphs=StepGraphs())
     placed, names = [learner.place(batch) for batch in data], []
@@ -129,3 +129,9 @@ def test_a_step_of_dcnv2_copies_neither_vectors_nor_their_gradient(monkeypatch):
     assert step_of(DCNv2, monkeypatch, **options) == [
         *(*COPIED, *GROUPING, *forth, *LOSS, *deep, *crosses, *TOLD, *UPDATE)
     ]
+
+
+def test_experts_of_mmoe_read_one_matrix_that_nobody_copies(monkeypatch):
+    names = step_of(MMoE, monkeypatch, experts=3, expert=(32,), tower=(16,))
+    assert [names.count(name) for name in ("cat", "fill_")] == [1, 1]  # logits; zeros behind the numbers
+    assert names.count("copy_") == len(COPIED) + 1 + TOLD.count("copy_")  # and the numbers
