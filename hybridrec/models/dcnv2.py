@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, CrossLayer, RunningNorm, crossed
 from hybridrec.models.layers.beside import beside
+from hybridrec.models.layers.mlp import relu_layers, together, watched
 from hybridrec.models.model import Inputs, Model
 
 STRUCTURES = ("parallel", "stacked")
@@ -36,8 +37,15 @@ class DCNv2Net(nn.Module):
         x0 = beside(vectors, self.norm(dense))
         x = crossed(x0, self.cross)
         if self.stacked:
-            return self.head(self._deep(x))
+            return self._headed(x)
         return self.head(torch.cat([x[:, : self.width], self._deep(x0)], 1))
+
+    def _headed(self, x: Tensor) -> Tensor:
+        """The head above the deep layers; on a GPU as one more of them, so that its gradients need no products."""
+        layers = relu_layers(self.deep) if x.is_cuda and len(self.deep) and not watched(self.head) else []
+        if layers and type(self.head) is nn.Linear:
+            return together(x, [*layers, self.head], relu_last=False)
+        return self.head(self._deep(x))
 
     def _deep(self, x: Tensor) -> Tensor:
         """Layers take columns of zeros behind their own; without layers there is nobody to drop them."""
@@ -71,7 +79,7 @@ class DCNv2(Model):
         self.structure, self.dropout = structure, dropout
         if structure not in STRUCTURES:
             raise ValueError(f"structure is {structure!r}; valid are {', '.join(STRUCTURES)}")
-        self.embeddings = self.collection(self.declared)
+        self.embeddings = self.collection(self.declared, room=len(self.dense_names))
         vectors, dense = sum(self.embeddings.dims), len(self.dense_names)
         layers = [CrossLayer(vectors + dense, rank) for _ in range(crosses)]
         deep = MLP(vectors + dense, hidden, dropout=dropout)

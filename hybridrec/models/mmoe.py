@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from hybridrec.data.schema import Schema
 from hybridrec.models.layers import MLP, RunningNorm
+from hybridrec.models.layers.beside import beside
+from hybridrec.models.layers.mlp import behind_zeros
 from hybridrec.models.model import Inputs, Model, last_bias
 
 
@@ -31,11 +33,11 @@ class MMoENet(nn.Module):
         self.towers = nn.ModuleList(MLP(experts[0].out, tower, out=1, dropout=dropout) for _ in range(labels))
 
     def forward(self, vectors: Tensor, dense: Tensor) -> Tensor:
-        x = torch.cat([vectors, self.norm(dense)], 1)
+        x = beside(vectors, self.norm(dense))
         opinions = torch.stack([expert(x) for expert in self.experts], 1)  # [B, E, H]
         logits = []
         for gate, tower in zip(self.gates, self.towers, strict=True):
-            share = gate(x).softmax(1).unsqueeze(1)  # [B, 1, E]
+            share = behind_zeros(x, gate).softmax(1).unsqueeze(1)  # [B, 1, E]
             logits.append(tower((share @ opinions).squeeze(1)))
         return torch.cat(logits, 1)
 
@@ -65,7 +67,7 @@ class MMoE(Model):
         self.experts, self.expert, self.tower, self.dropout = experts, expert, tower, dropout
         if experts < 1:
             raise ValueError(f"experts is {experts}; it must be 1 or more")
-        self.embeddings = self.collection(self.declared)
+        self.embeddings = self.collection(self.declared, room=len(self.dense_names))
         width, dense = sum(self.embeddings.dims), len(self.dense_names)
         made = [MLP(width + dense, expert, dropout=dropout) for _ in range(experts)]
         self.net: MMoENet = MMoENet(width, dense, self.outputs, made, tower, dropout).to(self.device)

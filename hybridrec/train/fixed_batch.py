@@ -13,6 +13,7 @@ from hybridrec.types import Batch, IdBlock, Ragged
 from hybridrec.types.id_block import NO_ID
 
 LARGE = 1 << 20  # bytes; smaller tensors are copied together, by one launch that is slow for large ones
+FEW = 4  # so many small ones of a type are copied one by one: together, one block has all 256 KB of a label
 
 
 def shape_of(batch: Batch) -> Hashable:
@@ -96,7 +97,11 @@ class FixedBatch:
                 to.copy_(part, non_blocking=True)
         for kind in {part.dtype for _, part in kept}:
             mine = [pair for pair in kept if pair[1].dtype == kind]
-            torch._foreach_copy_([to for to, _ in mine], [part for _, part in mine])  # pyright: ignore[reportPrivateImportUsage]
+            if len(mine) <= FEW:
+                for to, part in mine:
+                    to.copy_(part, non_blocking=True)
+            else:
+                torch._foreach_copy_([to for to, _ in mine], [part for _, part in mine])  # pyright: ignore[reportPrivateImportUsage]
 
     def _segments(self, to: Tensor | None, values: Tensor, ids: IdBlock) -> list[tuple[Tensor, Tensor]]:
         assert to is not None, "a batch of this shape has weights"

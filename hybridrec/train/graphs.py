@@ -112,6 +112,7 @@ class StepGraph:
         self.batch = FixedBatch(like, before)
         self.divisor = Divisor(*(torch.ones((), device=learner.device) for _ in range(2)))
         self._divisor = Divisor(1.0, 1.0)  # what is there
+        self._one = torch.ones((), device=learner.device)  # the gradient of the loss, which a backward would make anew
         self._groups: list[Any] = [group for _, group in groups_of(learner.model)]
         learner.discard()
         for part in learner.collections:
@@ -133,7 +134,7 @@ class StepGraph:
         """What is captured; each replay leaves its results where this one finds them."""
         outputs = learner.outputs(self.batch.batch)
         loss = learner.reduced(outputs, self.batch.batch, self.divisor)
-        loss.backward()
+        loss.backward(self._one)
         self._grads = [(part, part.grad) for part in learner.model.parameters() if part.grad is not None]
         self._looked = [group.withdraw() for group in self._groups]
         self.outputs, self.loss = outputs.detach(), loss.detach()

@@ -25,7 +25,7 @@ from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.late_loss import LateLoss, LateLosses, LossNotFinite
-from hybridrec.train.losses import Divisor, Loss, reduce, weight_of
+from hybridrec.train.losses import Divisor, Loss, loss_of, weight_of
 from hybridrec.train.placed import Placed
 from hybridrec.train.stages import Stages
 from hybridrec.train.step_shares import StepShare, step_shares
@@ -73,8 +73,7 @@ class Learner:
         """The loss of a batch, one number."""
         if self.ranks is not None and not len(batch):
             return outputs.sum() * 0.0  # nothing to learn here, but the others wait for this rank's backward
-        losses = self.loss(outputs, batch)
-        return reduce(losses, self.loss.weights(batch), divisor, self.label_weights)
+        return loss_of(self.loss, outputs, batch, divisor, self.label_weights)
 
     def _autocast(self) -> AbstractContextManager:
         if not self.bf16:

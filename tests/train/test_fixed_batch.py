@@ -21,9 +21,12 @@ def batch_of(lists: list[list[int]], weighted: bool = False, **parts: torch.Tens
     return Batch(ids, torch.rand(len(lists), 2), **parts)  # pyright: ignore
 
 
-@pytest.mark.parametrize("large", [10, 1 << 20], ids=["one by one", "together"])
-def test_a_filled_batch_is_the_batch_with_room_behind_its_lists(large, monkeypatch):
+@pytest.mark.parametrize(
+    ("large", "few"), [(10, 4), (1 << 20, 4), (1 << 20, 0)], ids=["large ones", "few small ones", "together"]
+)
+def test_a_filled_batch_is_the_batch_with_room_behind_its_lists(large, few, monkeypatch):
     monkeypatch.setattr(fixed_batch, "LARGE", large)
+    monkeypatch.setattr(fixed_batch, "FEW", few)
     fixed = FixedBatch(batch_of([[1], [2, 3], []], weighted=True))
     addresses = [part.data_ptr() for part in (fixed.batch.ids.values, fixed.batch.dense, fixed.batch.ids.offsets)]
     given = batch_of([[7, 8, 9], [], [4]], weighted=True, label=torch.tensor([1.0, 0.0, 1.0]))

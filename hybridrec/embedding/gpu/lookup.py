@@ -349,12 +349,11 @@ class _Lookup(torch.autograd.Function):
         if grads[0] is not None:
             flat = at_stride(grads[0], ctx.looked.layout.stride)
         looked = replace(ctx.looked, flat=flat, sequences=tuple(sequences))  # a second backward brings its own
-        of_weights = of_anchor = None
+        of_weights = None
         if ctx.needs_input_grad[1]:
             of_weights = weight_gradient(ctx.lookup.as_now(looked), *ctx.saved_tensors)
         if ctx.needs_input_grad[0] and (of_weights is None or accumulates(ctx.lookup.anchor)):
             if looked.groups is None:  # the lookup was one of eval()
                 ctx.lookup.group.prepare(looked)
             ctx.lookup.group.take(looked)
-            of_anchor = torch.zeros_like(ctx.lookup.anchor)
-        return (of_anchor, of_weights, *[None] * 4)
+        return (None, of_weights, *[None] * 4)  # nobody asks for the anchor's own, which would be launches of zeros

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,9 +82,7 @@ class MLP(nn.Sequential):
             return together(x, linears, relu_last=not isinstance(self[-1], nn.Linear))
         first = self[0]
         assert isinstance(first, nn.Linear)
-        if x.shape[1] == first.in_features:
-            return super().forward(x)
-        return self._rest(linear(x, padded(first.weight, 0, x.shape[1] - first.in_features), first.bias))
+        return self._rest(behind_zeros(x, first))
 
     def _rest(self, x: Tensor) -> Tensor:
         """What the layers after the first make of its result."""
@@ -109,6 +108,20 @@ def together(x: Tensor, linears: Sequence[nn.Linear], relu_last: bool) -> Tensor
         width = layer.out_features + missing
     out = dense_layers(x, weights, biases, relu_last)
     return out if width == linears[-1].out_features else out[:, : linears[-1].out_features]
+
+
+def behind_zeros(x: Tensor, layer: nn.Module) -> Tensor:
+    """What a linear layer makes of x [B, n], which may have columns of zeros behind those that the layer knows.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> torch.equal(behind_zeros(torch.tensor([[1.0, 2.0, 0.0]]), layer), layer(torch.tensor([[1.0, 2.0]])))
+    True
+    """
+    assert isinstance(layer, nn.Linear), "columns of zeros are for linear layers"
+    zeros = x.shape[1] - layer.in_features
+    if zeros and watched(layer):
+        return layer(x[:, : layer.in_features])
+    return linear(x, padded(layer.weight, 0, zeros), layer.bias) if zeros else layer(x)
 
 
 def relu_layers(mlp: nn.Sequential) -> list[nn.Linear]:
@@ -147,7 +160,19 @@ def padded(values: Tensor, *missing: int) -> Tensor:
     if not any(missing):
         return values
     if values.dim() == 2 and len(values) == 1 and not missing[0]:
-        return pad(values.flatten(), (0, missing[1]))[
-            None
-        ]  # the gradient of a single line would keep the zeros' stride
-    return pad(values, [each for many in reversed(missing) for each in (0, many)])
+        return padded(values.flatten(), missing[1])[None]  # the gradient of a single line would keep the zeros' stride
+    behind = [each for many in reversed(missing) for each in (0, many)]
+    return pad(values, behind) if torch.compiler.is_compiling() else _Padded.apply(values, behind)  # pyright: ignore
+
+
+class _Padded(torch.autograd.Function):
+    """Zeros behind, with a gradient as parameters want it: torch cuts it by a copy, and lays it out by another."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, behind: list[int]) -> Tensor:
+        ctx.shape = values.shape
+        return pad(values, behind)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad[tuple(map(slice, ctx.shape))].contiguous(), None

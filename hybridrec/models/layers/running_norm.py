@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from hybridrec.ops.running_norm import reference
+from hybridrec.ops.running_norm.reference import Moments
 from hybridrec.parallel.ranks import ranks
 
 
@@ -36,32 +40,24 @@ class RunningNorm(nn.Module):
             self.register_buffer(name, torch.zeros(columns, dtype=torch.float64))
 
     def forward(self, numbers: Tensor) -> Tensor:
+        known = Moments(self.count, self.mean, self.squares)
+        run: Any = reference
+        if numbers.is_cuda and not torch.compiler.is_compiling():
+            from hybridrec.ops.running_norm import triton as kernels
+
+            run = kernels if kernels.suits(numbers, known) else reference
         if self.training:
-            self.update(numbers)
-        variance = torch.where(self.squares > 0, self.squares / self.count.clamp(min=1), 1.0)
-        scaled = (numbers - self.mean) * (variance + self.eps * self.eps).rsqrt()
-        return scaled.clamp(-self.limit, self.limit).float()
+            self._count(numbers, known, run)
+        return run.normalised(numbers, known, self.eps, self.limit)
 
     @torch.no_grad()
-    def update(self, numbers: Tensor) -> None:
-        """Count these rows: the means and squares of two sets of rows, merged (Chan et al. 1979)."""
-        finite = numbers.isfinite()
-        values = torch.where(finite, numbers, 0).double()
-        count = finite.sum(0).double()
-        mean = values.sum(0) / count.clamp(min=1)
-        squares = torch.where(finite, values - mean, 0).square().sum(0)
+    def _count(self, numbers: Tensor, known: Moments, run: Any) -> None:
+        """Count these rows, and those of all ranks."""
         together = ranks()
         if together is None or not self.columns:
-            return self._merge(count, mean, squares)
-        for part in together.stacked(torch.stack([count, mean, squares])):
-            self._merge(*part)
-
-    def _merge(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
-        total = (self.count + count).clamp(min=1)
-        away = mean - self.mean
-        self.squares += squares + away.square() * self.count * count / total
-        self.mean += away * count / total
-        self.count += count
+            return run.count_in(numbers, known)
+        for part in together.stacked(torch.stack(reference.moments(numbers))):
+            known.merge(Moments(*part))
 
     def extra_repr(self) -> str:
         return f"{self.columns} columns, limit={self.limit}"

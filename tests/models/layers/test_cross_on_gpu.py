@@ -117,6 +117,22 @@ def test_a_whole_net_has_the_same_logits_and_gradients_by_them(stacked, autocast
         torch.testing.assert_close(ours, expected, atol=rounding, rtol=0)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_head_that_is_a_layer_of_the_deep_ones_gives_what_it_gives_by_itself(outputs, monkeypatch):
+    torch.manual_seed(0)
+    net = DCNv2Net(20, 3, outputs, [], MLP(23, (20, 8)), stacked=True).to(DEVICE)
+    x = torch.randn(30, 23, device=DEVICE, requires_grad=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "is_cuda", True)  # as the net sees it
+        ours = net._headed(pad(x, (0, 9)))
+    expected = net.head(nn.Sequential.forward(net.deep, x))
+    assert ours.shape == expected.shape
+    leaves = [x, *net.parameters()]
+    found = [[out, *torch.autograd.grad(out.square().sum(), leaves)] for out in (ours, expected)]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter has no CUDA graphs")
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_graph_captures_both_ways(autocast):

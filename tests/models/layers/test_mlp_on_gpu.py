@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridrec.models.layers import MLP
-from hybridrec.models.layers.mlp import relu_layers
+from hybridrec.models.layers.mlp import behind_zeros, relu_layers
+from hybridrec.models.mmoe import MMoENet
 from hybridrec.ops.room import join, mark, with_room
 from tests.gpu import DEVICE, needs_gpu
 
@@ -97,3 +98,29 @@ def test_it_compiles_whole():
     compiled = torch.compile(on_gpu, backend="aot_eager", fullgraph=True)
     for ours, expected in zip(gradients(compiled, mlp, x), gradients(plain, mlp, x), strict=True):
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_layer_that_somebody_looks_at_sees_its_own_columns():
+    layer, seen = nn.Linear(3, 2).to(DEVICE), []
+    layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape))
+    x = torch.randn(4, 3, device=DEVICE)
+    found = behind_zeros(torch.nn.functional.pad(x, (0, 5)), layer)
+    assert seen == [(4, 3)]
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("expert", [(12,), ()])
+def test_experts_and_gates_share_a_matrix_with_zeros_behind(expert, monkeypatch):
+    torch.manual_seed(0)
+    net = MMoENet(20, 3, 2, [MLP(23, expert) for _ in range(3)], (8,), 0.0).to(DEVICE)
+    vectors, dense = torch.randn(30, 20, device=DEVICE, requires_grad=True), torch.randn(30, 3, device=DEVICE)
+    net(vectors, dense)
+    net.eval()
+    found = []
+    for on_gpu in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "is_cuda", on_gpu)  # as the layers see it
+            logits = net(vectors, dense)
+        found.append([logits, *torch.autograd.grad(logits.square().sum(), [vectors, *net.parameters()])])
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)

@@ -1,0 +1,1 @@
+"""Binary cross entropy of logits, summed with weights, and its gradient."""
