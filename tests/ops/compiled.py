@@ -42,7 +42,7 @@ def launches_only_compile(cache: Path) -> Iterator[set[str]]:
 
     def compile(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         compiled.add(self.fn.__name__)
-        made = run(self, *args, grid=grid, warmup=True, **options)
+        made: Any = run(self, *args, grid=grid, warmup=True, **options)
         risks = loads_at_risk(made.asm)
         assert not risks, f"{self.fn.__name__}: warps may load what another has stored, lines of both: {risks}"
         return made
