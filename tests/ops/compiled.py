@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.ops.replicas import loads_at_risk
+
 
 class Nowhere:
     """What Triton asks a driver before it compiles; the number of the card is one that no real one has."""
@@ -29,7 +31,7 @@ class Nowhere:
 def launches_only_compile(cache: Path) -> Iterator[set[str]]:
     """Launches compile for sm_90, by the types and alignment of what they are given, and run nothing.
 
-    Gives the names of the kernels so far.
+    A kernel in which one warp may load what another has stored is an error (`replicas.py`). Gives the names so far.
     """
     from triton import knobs
     from triton.backends.nvidia.compiler import CUDABackend
@@ -40,7 +42,10 @@ def launches_only_compile(cache: Path) -> Iterator[set[str]]:
 
     def compile(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         compiled.add(self.fn.__name__)
-        return run(self, *args, grid=grid, warmup=True, **options)
+        made: Any = run(self, *args, grid=grid, warmup=True, **options)
+        risks = loads_at_risk(made.asm)
+        assert not risks, f"{self.fn.__name__}: warps may load what another has stored, lines of both: {risks}"
+        return made
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JITFunction, "run", compile)
