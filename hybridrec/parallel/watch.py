@@ -91,6 +91,10 @@ class Watch:
         """This rank has failed: all others end with this error."""
         self._publish(f"rank {self.rank} failed at step {self.step}: {type(error).__name__}: {error}")
 
+    def heard(self) -> None:
+        """The program knows of a failure, and has what it still does to do: it is not ended meanwhile."""
+        self._told = True
+
     def explain(self, error: BaseException) -> str:
         """Why a connection broke or timed out: what the failed rank left, or whose signs have stopped."""
         self._told = True
@@ -253,7 +257,11 @@ def guarded(watch: Watch | None, *planned: type[Exception]) -> Iterator[None]:
     """
     try:
         yield
-    except (RankFailure, KeyboardInterrupt, SystemExit, *planned):
+    except RankFailure:
+        if watch is not None:
+            watch.heard()
+        raise
+    except (KeyboardInterrupt, SystemExit, *planned):
         raise
     except BaseException as error:
         if watch is not None and of_connection(error):

@@ -166,7 +166,8 @@ def on_all(ranks: Ranks | None, work: Callable[[], None]) -> None:
     if error is not None:
         raise error
     failed, why = next((rank, why) for rank, why in enumerate(told) if why is not None)
-    raise RankFailure(f"rank {failed} failed: {why}")
+    at = "" if ranks.watch is None else f" at step {ranks.watch.step}"
+    raise RankFailure(f"rank {failed} failed{at}: {why}")
 
 
 def path_on_main(ranks: Ranks | None, work: Callable[[], Path | None]) -> Path | None:

@@ -255,7 +255,7 @@ def operator_inputs(emb: EmbeddingCollection, mode: int, weighted: bool) -> tupl
     hotness = [-1 if hot is None else hot for hot in block.hotness]
     lookup = emb._lookup
     layout = (list(block.starts), hotness, SEPARATOR.join(block.names), block.batch_size)
-    return block.values, block.offsets, weights, lookup.anchor, *layout, lookup.number, mode
+    return block.values, block.offsets, weights, lookup.anchor, *layout, lookup.number, mode, weighted
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -270,16 +270,20 @@ def test_the_operator_keeps_the_rules_of_torch(weighted, mode, size):
     rows.zero_grad()
 
 
-def test_the_operators_of_the_backward_keep_the_rules_of_torch():
+@pytest.mark.parametrize("size", [{"rows": 9}, {"capacity": 9}])
+@pytest.mark.parametrize("mode", [EVAL, TRAIN])
+def test_the_operators_of_the_backward_keep_the_rules_of_torch(size, mode):
     names = {combiner: combiner for combiner in COMBINERS}
-    emb = EmbeddingCollection([Table("t", 3, rows=9, features=list(names), combiner=names)])
+    emb = EmbeddingCollection([Table("t", 3, features=list(names), combiner=names, **size)])
     rows = SGD(emb, lr=1.0)
-    values, offsets, weights, anchor, *layout, _ = operator_inputs(emb, TRAIN, True)
+    values, offsets, weights, anchor, *layout, _, _ = operator_inputs(emb, mode, True)
+    look_up = torch.ops.hybridrec.pooled_lookup
     with torch.no_grad():
-        flat, sequence, *state = torch.ops.hybridrec.pooled_lookup(values, offsets, weights, anchor, *layout, TRAIN)
+        flat, sequence, *state = look_up(values, offsets, weights, anchor, *layout, mode, True)
     grads, given = [torch.ones_like(flat), torch.ones_like(sequence)], weights.detach()
     checks = ("test_schema", "test_faketensor")
     common = (values, offsets, given, state, *layout)
-    torch.library.opcheck(torch.ops.hybridrec.weight_gradient.default, (grads, flat, *common), test_utils=checks)
+    weigh = torch.ops.hybridrec.weight_gradient.default
+    torch.library.opcheck(weigh, (grads, flat, *common, mode), test_utils=checks)
     torch.library.opcheck(torch.ops.hybridrec.queue_gradients.default, (grads, *common, True, 0), test_utils=checks)
     rows.zero_grad()

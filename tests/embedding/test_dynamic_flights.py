@@ -209,6 +209,36 @@ def test_the_gradient_of_weights_does_not_read_the_row_that_took_the_place(combi
     rows.zero_grad()
 
 
+def weighed(emb: EmbeddingCollection, weights: torch.Tensor) -> torch.Tensor:
+    """The numbers of ids 1, 2 and 3 in two bags with these weights, ahead of a lookup of others."""
+    bags = Ragged.from_lists([[1, 2], [3]])
+    found = emb(IdBlock.from_ragged({"user": bags}, {"user": weights}))["user"]
+    return found.flat if isinstance(found, Ragged) else found
+
+
+@pytest.mark.parametrize("combiner", COMBINERS)
+@pytest.mark.parametrize("eviction", [LRU(), TTL(1)])
+@pytest.mark.parametrize("way", ["untrained", "eval", "compiled"])
+def test_weights_have_the_gradient_of_the_rows_that_were_looked_up_though_they_are_gone(combiner, eviction, way):
+    found = []
+    for capacity in (3, 100):  # of which one has room for three rows more
+        table = Table("user", 2, capacity=capacity, combiner=combiner, eviction=eviction, trainable=way == "eval")
+        emb = EmbeddingCollection([table])
+        emb["user"].load(torch.tensor([1, 2, 3]), torch.tensor([[1.0, -2.0], [3.0, 4.0], [-5.0, 6.0]]))
+        emb["user"].advance()
+        emb.train(way != "eval")
+        weights = torch.tensor([0.5, 1.0, 2.0], requires_grad=True)
+        out = (torch.compile(weighed, backend="aot_eager") if way == "compiled" else weighed)(emb, weights)
+        emb.train()
+        for others in ([7, 8, 9], [10]) if capacity == 3 else ():
+            with torch.no_grad():
+                emb({"user": torch.tensor(others)})
+        assert capacity == 100 or not {1, 2, 3}.intersection(ids_of(emb))
+        found += torch.autograd.grad((out * factors(tuple(out.shape), 3)).sum(), weights)
+    assert found[1].abs().max() > 0.01
+    assert torch.equal(*found)
+
+
 def test_a_copy_of_a_graph_on_erased_memory_is_safe_after_the_table_is_gone():
     emb = dynamic(3)
     rows = SGD(emb, lr=1.0)

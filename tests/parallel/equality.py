@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridrec.parallel.routes import counts
 from tests.parallel.jobs.training import train_alone
 from tests.parallel.pool import pool
-from tests.parallel.training_case import Case
+from tests.parallel.training_case import Case, table_of
 
 CLOSE = 1e-5
 TRAIN = "tests.parallel.jobs.training:train"
@@ -45,6 +46,8 @@ def compare(case: Case, found: list[dict[str, Any]], expected: dict[str, Any], c
             assert torch.equal(each["weights"][name], found[0]["weights"][name]), f"{name} differs between ranks"
         assert each["counts"] == expected["counts"], f"steps by table on rank {rank}"
     compare_stores([each["final"] for each in found], expected["final"], close, "rows")
+    if not case.servers:
+        compare_counters(case, [each["final"] for each in found], expected["final"])
     same(torch.cat([each["eval"] for each in found]), expected["eval"], close, "outputs in eval")
 
 
@@ -55,6 +58,20 @@ def compare_stores(found: list[dict[str, Any]], expected: dict[str, Any], close:
         for column, values in whole.items():
             wanted = want["state"][column] if column in want["state"] else want[column]
             same(values, wanted, close, f"{what} of table {name!r}: {column}")
+
+
+def compare_counters(case: Case, found: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    """What the shards of every dynamic table have counted adds up to what the one process has.
+
+    Where no score needs all occurrences of an id, a rank asks for it once: others are not among hits and misses.
+    """
+    counting = {spec["name"] for spec in case.tables if "capacity" in spec and counts(table_of(spec))}
+    for name, want in expected.items():
+        for counter, number in want["counters"].items():
+            if counter in ("hits", "misses", "refused") and name not in counting:
+                continue
+            total = sum(each[name]["counters"][counter] for each in found if not each[name]["share"]["empty"])
+            assert total == number, f"{counter} of table {name!r}: {total}, not {number}"
 
 
 def assembled(name: str, parts: list[dict[str, Any]], want: dict[str, Any]) -> dict[str, Tensor]:

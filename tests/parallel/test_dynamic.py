@@ -30,6 +30,12 @@ def test_ids_are_let_in_as_in_one_process(scheme: str, admission: list[Any]) -> 
 
 
 @pytest.mark.parametrize("scheme", ["table", "row"])
+def test_weights_of_ids_whose_rows_expire_before_the_backward_call_learn_as_in_one_process(scheme: str) -> None:
+    tables = [*users(trainable=False, eviction=1), {"name": "item", "dim": 4, "rows": 9, "combiner": "sum"}]
+    check(standard.case(2, scheme, tables=tables, hot={"user": 2, "item": 1}, learned=True, lookups=2))
+
+
+@pytest.mark.parametrize("scheme", ["table", "row"])
 def test_a_table_that_is_full_is_named_and_all_ranks_are_told(scheme: str) -> None:
     case = standard.case(2, scheme, tables=users(capacity=4), hot={"user": 4})
     found = pool(2).run(f"{FAULTS}:full", case=case.to_json())

@@ -134,6 +134,16 @@ def test_a_broken_connection_is_told_with_what_the_failed_rank_said(watched):
         raise CLOSED
 
 
+def test_a_rank_that_has_raised_the_failure_of_another_has_time_to_close_what_it_holds(watched):
+    one, other, _, ended = watched
+    with pytest.raises(RankFailure), guarded(one):
+        raise RankFailure("rank 1 failed at step 0: ValueError: bad file")  # as all have agreed
+    other.fail(ValueError("bad file"))
+    wait_for(lambda: one.failure)
+    time.sleep(5 * watch.GRACE)
+    assert ended == []
+
+
 def test_a_rank_that_did_not_come_is_named(watched):
     one, other, _, _ = watched
     one.step = other.step = 4

@@ -6,6 +6,7 @@ python -m tests.train.one_rank OUT HOW RANK [TIMEOUT]: at step 20 the rank does 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401  (what making an optimizer loads; here, before ranks wait for each other)
 
 import hybridrec as hr
+from hybridrec.parallel.answer import Answers
 from hybridrec.parallel.ranks import ranks
 from hybridrec.parallel.watch import RankFailure
 from hybridrec.train import Callback, Trainer
@@ -26,6 +28,11 @@ from tests.train.ranked import data_of, model_of
 from tests.train.started import meet
 
 STEP = 20
+
+
+def lost_rows(*_: Any) -> None:
+    """A lookup for all ranks, of rows that cannot be read any more."""
+    raise OSError(errno.EIO, "rows could not be read")
 
 
 class Fail(Callback):
@@ -53,6 +60,8 @@ class Fail(Callback):
             raise KeyError("nobody knows")
         if self.how == "sleep":
             time.sleep(1000)
+        if self.how == "lookup":
+            Answers.look_up = lost_rows  # type: ignore[method-assign]
 
 
 def main(out: str, how: str, rank: str, timeout: str = str(PATIENCE)) -> None:
@@ -75,7 +84,7 @@ def main(out: str, how: str, rank: str, timeout: str = str(PATIENCE)) -> None:
             options=options,
         )
         trainer.fit(ds, epochs=10_000 if how == "wait" else 2, resume="auto")
-    except (RankFailure, KeyError, FloatingPointError) as error:
+    except (RankFailure, KeyError, OSError, FloatingPointError) as error:
         print(f"rank {mine.rank}: {type(error).__name__}: {error}", flush=True)
         sys.exit(1)
     if mine.rank == 0:

@@ -83,6 +83,15 @@ def test_an_error_of_one_rank_is_told_by_all(tmp_path):
     assert found[0][0] == found[1][0] == 1
 
 
+def test_rows_that_one_rank_cannot_read_end_all_in_the_middle_of_a_lookup(tmp_path):
+    found = Started(2, tmp_path, "lookup", 1).ended()
+    assert "rank 1: OSError: [Errno 5] rows could not be read" in found[1][1]
+    assert "rank 1 failed at step 21: OSError: [Errno 5] rows could not be read" in found[0][1]
+    assert found[0][0] == found[1][0] == 1
+    run = tmp_path / "run" / "checkpoints"
+    assert {path.name for path in run.glob("step-*")} == {f"step-{step:09}" for step in (10, 15, 20)}
+
+
 def test_a_loss_that_is_not_finite_on_one_rank_stops_all(tmp_path):
     found = Started(2, tmp_path, "nan", 1).ended()
     assert "rank 1: FloatingPointError: step 20: the loss is nan" in found[1][1]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hybridrec.embedding.gpu.hash_store import DeviceHashStore
 from hybridrec.embedding.gpu.homes import Homes
+from hybridrec.embedding.gpu.kept import kept_rows
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout
 from hybridrec.embedding.gpu.news import News, Told
 from hybridrec.embedding.queue import FeatureSpec
@@ -207,9 +208,15 @@ class Admission:
             self.tables.looked_up(self.names, pinned)
         return self.tables.now(dict.fromkeys(self.names, UNPINNED) | dict.fromkeys(pinned, 0))
 
+    def kept(self, block: IdBlock, eras: Mapping[str, int]) -> dict[int, Tensor]:
+        """The rows of a block of slots of these ages that nothing pins, by the place of their feature."""
+        unpinned = {name for name, era in eras.items() if era == UNPINNED}
+        return kept_rows(block, self._features, self._tables.stores, unpinned) if self._tables is not None else {}
+
     def as_now(self, looked: Looked, layout: Layout) -> Looked:
-        """A lookup of rows as they are and lie now: those that are gone are missing."""
-        values = self.tables.without_gone(looked, self.names, count=False)
+        """A lookup of rows as they are and lie now: those that are gone are missing, unless they were kept."""
+        kept = {looked.features[place].table for place in looked.kept}
+        values = self.tables.without_gone(looked, [name for name in self.names if name not in kept], count=False)
         block = looked.block if values is None else replace(looked.block, values=values)
         return replace(looked, block=block, layout=layout)
 

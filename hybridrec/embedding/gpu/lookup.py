@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from hybridrec.embedding.columns import Columns
 from hybridrec.embedding.gpu.dynamic import Admission
 from hybridrec.embedding.gpu.fixed_slots import FixedSlots, capturing
+from hybridrec.embedding.gpu.kept import with_kept
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.tiers import Tiers, spread
@@ -66,6 +67,7 @@ class Looked:
     flights: tuple[Flight, ...] = ()  # which keep the rows of tiered tables on the device
     ids: Tensor | None = None  # where slots of dynamic tables have taken their places
     eras: Mapping[str, int] = field(default_factory=dict)  # of those slots, by table
+    kept: Mapping[int, Tensor] = field(default_factory=dict)  # rows for the gradient of weights, by place of feature
     update: Replay | None = None  # where its memory stays, so that its launches can be replayed
 
     def look_for(self, ids: Tensor) -> None:
@@ -221,8 +223,8 @@ class DeviceLookup:
         return there.slots, self.slotted(block, *there.asked)
 
     def as_now(self, looked: Looked) -> Looked:
-        """A lookup of rows as they are now."""
-        return self.admission.as_now(looked, self.layout(looked.block)) if self.admission else looked
+        """A lookup of rows that were kept, and of others as they are now."""
+        return with_kept(self.admission.as_now(looked, self.layout(looked.block))) if self.admission else looked
 
     def watch(self) -> None:
         """Raise if an earlier lookup had ids outside a table, or too many rows; nobody waits for the device to know."""
@@ -333,6 +335,7 @@ class _Lookup(torch.autograd.Function):
                 flights=slotted.flights,
                 ids=ids.values if lookup.admission else None,
                 eras=slotted.eras,
+                kept=lookup.admission.kept(block, slotted.eras) if weighed else {},
             )
             ctx.lookup = lookup
             if train and learned:

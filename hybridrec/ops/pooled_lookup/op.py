@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hybridrec import _native
+from hybridrec.ops.pooled_lookup.kept import floats_kept, keep_rows, with_kept
 from hybridrec.types import IdBlock
 from hybridrec.types.ragged import readable
 
@@ -76,10 +77,19 @@ class Lookup:
     ) -> tuple[Tensor, Sequence[Tensor]]:
         mode = EVAL if not train else TRAIN if torch.is_grad_enabled() else TRAIN_ONCE
         weights = None if weights is None else weights.contiguous()
+        keep = torch.is_grad_enabled() and weights is not None and weights.requires_grad
         run = DirectLookup.apply if readable(values) else torch.ops.hybridrec.pooled_lookup
         anchor = self.anchor if torch.is_grad_enabled() else self.no_anchor
-        out = run(values, offsets, weights, anchor, *layout, self.number, mode)
+        out = run(values, offsets, weights, anchor, *layout, self.number, mode, keep)
         return out[0], out[1 : 1 + len(self.sequences)]
+
+    def unheld(self, mode: int) -> list[int]:
+        """The features whose rows may go before a backward call."""
+        return [
+            i
+            for i, feature in enumerate(self.features)
+            if feature.table in self.growing and (mode == EVAL or feature.table not in self.group.handles)
+        ]
 
     def __reduce__(self) -> tuple:
         return Lookup, (self.group, self.features, self.remedy)
@@ -139,15 +149,16 @@ def _of(number: int) -> Lookup:
 
 
 def _outputs(
-    lookup: Lookup, pick: list[int], values: Tensor, starts: Sequence[int], batch: int, new: Any
+    lookup: Lookup, pick: list[int], values: Tensor, starts: Sequence[int], batch: int, kept: Sequence[int], new: Any
 ) -> list[Tensor]:
-    """flat, sequences, slots, removals and winners: the order of what the operator returns; `new(dtype, *shape)`."""
+    """flat, sequences, slots, removals, kept rows and winners, as the operator returns them; `new(dtype, *shape)`."""
     sizes = [(starts[pick[i] + 1] - starts[pick[i]]) // lookup.features[i].group for i in lookup.sequences]
     dims = [lookup.dims[i] for i in lookup.sequences]
     sequences = [new(torch.float32, *shape) for shape in zip(sizes, dims, strict=True)]
     winners = [new(torch.int32, batch, lookup.dims[i]) for i in lookup.maxima]
     slots, removals = new(torch.int32, values.shape[0]), values.new_empty(lookup.tables_counted)
-    return [new(torch.float32, batch, lookup.tables.width), *sequences, slots, removals, *winners]
+    rows = new(torch.float32, floats_kept(lookup, kept, pick, starts))
+    return [new(torch.float32, batch, lookup.tables.width), *sequences, slots, removals, rows, *winners]
 
 
 def _look_up(
@@ -161,12 +172,16 @@ def _look_up(
     batch_size: int,
     number: int,
     mode: int,
+    keep: bool,
 ) -> list[Tensor]:
-    """The pooled features [B, sum of dims], the sequences, and what the backward needs."""
+    """The pooled features [B, sum of dims], the sequences, and what the backward needs.
+
+    To `keep` rows is for the gradient of weights; see `kept.py`.
+    """
     lookup = _of(number)
-    plan = lookup.plan(names, hotness)
-    out = _outputs(lookup, plan.pick, values, starts, batch_size, lookup.recycled)
-    flat, sequences, slots, removals, winners = _apart(lookup, out)
+    plan, kept = lookup.plan(names, hotness), lookup.unheld(mode) if keep else []
+    out = _outputs(lookup, plan.pick, values, starts, batch_size, kept, lookup.recycled)
+    flat, sequences, slots, removals, rows, winners = _apart(lookup, out)
     _native.set_threads(torch.get_num_threads())
     fault = lookup.tables.lookup(
         plan.layout,
@@ -176,6 +191,7 @@ def _look_up(
     )
     if fault is not None:
         raise _explained(lookup, fault)
+    keep_rows(lookup, kept, plan.pick, starts, slots, rows)
     if lookup.dynamic and mode != EVAL:
         lookup.group.looked_up(lookup.growing, mode == TRAIN)
     return out
@@ -185,10 +201,14 @@ pooled_lookup = torch.library.custom_op("hybridrec::pooled_lookup", _look_up, mu
 
 
 @pooled_lookup.register_fake
-def _(values, offsets, weights, anchor, starts, hotness, names, batch_size, number, mode):
+def _(values, offsets, weights, anchor, starts, hotness, names, batch_size, number, mode, keep):
     lookup = _of(number)
-    new = values.new_empty
-    return _outputs(lookup, lookup.pick(names), values, starts, batch_size, lambda kind, *shape: new(shape, dtype=kind))
+    kept = lookup.unheld(mode) if keep else []
+
+    def new(kind: torch.dtype, *shape: int) -> Tensor:
+        return values.new_empty(shape, dtype=kind)
+
+    return _outputs(lookup, lookup.pick(names), values, starts, batch_size, kept, new)
 
 
 def _queue(
@@ -211,7 +231,7 @@ def _queue(
     """
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
-    slots, removals, *winners = state
+    slots, removals, _, *winners = state
     slots = _without_padding(lookup, plan, values, starts, slots)
     flat, sequences = _gradients(grads, copy)
     if weights is not None and (copy or weights.requires_grad):  # their own step may come before that of the rows
@@ -254,16 +274,19 @@ def _weight_gradient(
     names: str,
     batch_size: int,
     number: int,
+    mode: int,
 ) -> Tensor:
-    """The gradient of the per-id weights, from the rows as they are now."""
+    """The gradient of the per-id weights: from rows that were kept, and others as they are now."""
     lookup = _of(number)
     plan = lookup.plan(names, hotness)
-    slots, removals, *winners = state
-    slots = _still_there(lookup, plan, values, starts, slots, removals)
+    slots, removals, rows, *winners = state
+    slots, tables = _still_there(lookup, plan, values, starts, slots, removals), lookup.tables
+    if len(rows):
+        tables, slots = with_kept(lookup, lookup.unheld(mode), plan.pick, starts, slots, rows)
     mine, sequences = _gradients(grads, copy=False)
     result = torch.zeros_like(weights)
     _native.set_threads(torch.get_num_threads())
-    lookup.tables.weight_gradient(
+    tables.weight_gradient(
         plan.layout,
         *(values.data_ptr(), starts, offsets.data_ptr(), weights.data_ptr(), batch_size, slots.data_ptr()),
         *(flat.data_ptr(), flat.stride(0), _addresses(winners)),
@@ -278,13 +301,13 @@ weight_gradient = torch.library.custom_op(
 
 
 @weight_gradient.register_fake
-def _(grads, flat, values, offsets, weights, state, starts, hotness, names, batch_size, number):
+def _(grads, flat, values, offsets, weights, state, starts, hotness, names, batch_size, number, mode):
     return torch.empty_like(weights)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.set_materialize_grads(False)  # an output without a gradient touches no row
-    values, offsets, weights, _, *ctx.block, _ = inputs
+    values, offsets, weights, _, *ctx.block, ctx.mode, _ = inputs
     ctx.sequences, ctx.weighted = len(_of(ctx.block[-1]).sequences), weights is not None
     saved = [values, offsets, *output[1 + ctx.sequences :]]
     if weights is not None:
@@ -304,12 +327,12 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     direct = readable(values)
     if ctx.needs_input_grad[2]:
         weigh: Any = _weight_gradient if direct else torch.ops.hybridrec.weight_gradient
-        of_weights = weigh(mine, flat, *common)
+        of_weights = weigh(mine, flat, *common, ctx.mode)
     if ctx.needs_input_grad[3] and (of_weights is None or not direct or accumulates(_of(ctx.block[-1]).anchor)):
         queue: Any = _queue if direct else torch.ops.hybridrec.queue_gradients
         # compiled code may use the memory of a gradient again before the step, so it copies
         of_anchor = queue(mine, *common, not direct, 0 if direct else next(_traced))
-    return None, None, of_weights, of_anchor, *[None] * 6
+    return None, None, of_weights, of_anchor, *[None] * 7
 
 
 def accumulates(anchor: Tensor) -> bool:
@@ -363,9 +386,9 @@ def _still_there(
     return slots
 
 
-def _apart(lookup: Lookup, out: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor, Tensor, list[Tensor]]:
+def _apart(lookup: Lookup, out: list[Tensor]) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor, list[Tensor]]:
     cut = 1 + len(lookup.sequences)
-    return out[0], out[1:cut], out[cut], out[cut + 1], out[cut + 2 :]
+    return out[0], out[1:cut], out[cut], out[cut + 1], out[cut + 2], out[cut + 3 :]
 
 
 def _gradients(grads: Sequence[Tensor | None], copy: bool) -> tuple[Tensor | None, list[Tensor | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -222,6 +223,30 @@ def test_the_gradient_of_weights_does_not_read_the_row_that_took_the_place() -> 
     out.sum().backward()
     assert weights.grad is not None
     assert weights.grad.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("way", ["untrained", "eval"])
+def test_weights_have_the_gradient_of_the_rows_that_were_looked_up_though_they_are_gone(way: str) -> None:
+    kinds = {kind: kind for kind in ("sum", "mean", "sqrtn", "max", "none")}
+    options: Any = {"features": list(kinds), "combiner": kinds, "dtype": torch.float16, "trainable": way == "eval"}
+    torch.manual_seed(1)
+    given = IdBlock.from_ragged({**dict.fromkeys(kinds, lists(3, 3, 4)), "item": ids(9, 4)})
+    parts, found = [torch.randn(4, 25), torch.randn(len(given["none"].flat), 5)], []
+    for capacity in (3, 100):  # of which one has room for three rows more
+        emb = on_device([hr.Table("user", 5, capacity=capacity, **options), hr.Table("item", 5, rows=9)])
+        emb.stores["user"].load(torch.arange(3), torch.arange(15.0).view(3, 5) - 7)
+        emb.stores["user"].advance()
+        weights = torch.linspace(0.5, 2, len(given.values)).requires_grad_()
+        flat, sequences = emb.train(way != "eval")(replace(given, weights=weights))
+        emb.train()
+        for others in ([7, 8, 9], [10]) if capacity == 3 else ():
+            with torch.no_grad():
+                emb(IdBlock.from_ragged({**dict.fromkeys(kinds, torch.tensor(others)), "item": ids(9, len(others))}))
+        assert capacity == 100 or not set(range(3)).intersection(emb.stores["user"].ids().tolist())
+        loss = sum((part * of.to(part)).sum() for part, of in zip((flat, *sequences), parts, strict=True))
+        found += torch.autograd.grad(loss, weights)  # pyright: ignore
+    assert found[1].abs().max() > 0.01
+    assert torch.equal(*found)
 
 
 def test_rows_that_are_loaded_between_lookups_have_memory_and_are_found() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import hybridrec as hr
 from hybridrec.embedding import Store
+from hybridrec.embedding.owner import groups_of
 from hybridrec.optim.tables import find_tables
 from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.ranks import Ranks, ranks
@@ -133,8 +134,11 @@ def _evaluated(case: Case, model: Any, part: Sequence[int]) -> Tensor:
 
 
 def stores(model: Any) -> dict[str, Store]:
-    """The stores of all tables."""
-    return {name: ref.store for name, ref in find_tables(getattr(model, "module", model)).items()}
+    """The stores of all tables, then those of tables that are not trained."""
+    inside = getattr(model, "module", model)
+    trained = {name: ref.store for name, ref in find_tables(inside).items()}
+    groups = [group for _, group in groups_of(inside)]
+    return trained | {name: g.stores[name] for g in groups for name in g.stores if name not in g.handles}
 
 
 def stores_of(model: Any) -> dict[str, dict[str, Any]]:
@@ -147,5 +151,5 @@ def held(store: Store) -> dict[str, Any]:
     ids, rows, state, touched, counts = store.read(store.ids())
     share = getattr(store, "share", None)
     where = share.to_json() | {"saves": share.saves, "empty": share.empty} if share is not None else {}
-    beside = {"touched": touched, "counts": counts}
+    beside = {"touched": touched, "counts": counts, "counters": dict(store.counters()) if store.table.dynamic else {}}
     return {"ids": ids, "rows": rows, "state": dict(state), **beside, "dim": store.dim, "share": where}
