@@ -125,7 +125,7 @@ def test_the_text_of_every_help_fits_a_terminal_of_eighty_columns():
     group = typer.main.get_command(app)
     for name in group.commands:  # type: ignore[attr-defined]
         text = (group.commands[name].help or "").split("Examples")[0]  # type: ignore[attr-defined]
-        paragraphs = Text.from_markup(text).plain.split("\n\n")[1:]  # the first is made one line, and then broken where it must be
+        paragraphs = Text.from_markup(text).plain.split("\n\n")[1:]  # the first becomes one line that is broken by need
         assert [line for each in paragraphs for line in each.splitlines() if len(line) > 78] == [], name
 
 
