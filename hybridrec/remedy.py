@@ -31,10 +31,10 @@ def no_column(name: str, there: Sequence[str], holder: str = "the data") -> str:
     """That there is no such column, those that there are, and the one that may be meant.
 
     >>> no_column("clik", ["user", "click"])
-    "no column named 'clik'; the data has user, click; did you mean 'click'?"
+    "no column named 'clik'; the data has user, click (did you mean 'click'?)"
     """
     near = difflib.get_close_matches(name, there, 1, 0.7)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
     return f"no column named {name!r}; {holder} has {', '.join(there)}{meant}"
 
 

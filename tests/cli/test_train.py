@@ -230,7 +230,7 @@ def test_a_schema_file_is_written_edited_and_trained_with(data):
     named = invoke("train", "said.parquet", "--steps=3", "--json", "data.schema=as_written.json", "--label=said")
     assert named.exit_code == 0, "--label is enough to make it a label: " + named.output
     missing = invoke("train", "said.parquet", "data.schema=s.json", "--label", "sayd")
-    assert missing.stderr.endswith("did you mean 'said'?\n")
+    assert missing.stderr.endswith("(did you mean 'said'?)\n")
     more = invoke("train", "said.parquet", "--steps", "3", "--json", "data.schema=s.json", "--label", "click")
     config = json.loads(Path(json.loads(more.stdout)["run"], "config.json").read_text())
     assert config["model"]["name"] == "mmoe", "the labels are those of the file and of --label"
