@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from typing import TypeVar
 
 E = TypeVar("E", bound=Exception)
@@ -23,6 +25,17 @@ def remedied(kind: type[E], what: str, *, call: str, setting: str) -> E:
 def on_command_line(error: BaseException) -> str:
     """The message of an error as the command line tells it."""
     return getattr(error, "on_command_line", str(error))
+
+
+def no_column(name: str, there: Sequence[str], holder: str = "the data") -> str:
+    """That there is no such column, those that there are, and the one that may be meant.
+
+    >>> no_column("clik", ["user", "click"])
+    "no column named 'clik'; the data has user, click (did you mean 'click'?)"
+    """
+    near = difflib.get_close_matches(name, there, 1, 0.7)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"no column named {name!r}; {holder} has {', '.join(there)}{meant}"
 
 
 def within(where: str, error: Exception) -> ValueError:

@@ -20,8 +20,9 @@ def bench(
 ) -> None:
     """Run a benchmark of the source checkout, or list them: each is a question, with peers beside us.
 
-    `hybridrec bench NAME ...` is `python benchmarks/NAME.py ...`. Its last line is one JSON object where --json is
-    given; --save keeps that in benchmarks/results. Options are those of the benchmark: NAME --help has them.
+    `hybridrec bench NAME ...` is `python benchmarks/NAME.py ...`. With --json its
+    last line is one JSON object; --save keeps that in benchmarks/results. Each
+    benchmark has options of its own: hybridrec bench NAME --help lists them.
 
     [bold]Examples[/bold]
 

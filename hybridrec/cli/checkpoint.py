@@ -48,8 +48,9 @@ def show(folder: Folder, as_json: AsJson = False) -> None:
     elif paths == [folder]:
         _show_one(folder, read_manifest(folder))
     else:
+        best = next((path for path in reversed(paths) if _is_best(path)), None)
         titles = ["checkpoint", "written", "bytes", "tables", "rows", "metrics"]
-        _print_table(titles, [[path.name, *_facts(path)] for path in paths], right=(2, 3, 4))
+        _print_table(titles, [[path.name, *_facts(path, path == best)] for path in paths], right=(2, 3, 4))
 
 
 def verify(folder: Folder, as_json: AsJson = False) -> None:
@@ -131,7 +132,17 @@ def _number(path: Path) -> tuple[int, str]:
         return 0, path.name
 
 
-def _facts(path: Path) -> list[str]:
+def _is_best(path: Path) -> bool:
+    """Whether it was the best when it was written; of several, the last one still is."""
+    from hybridrec.train.checkpoint import CheckpointError, read_manifest
+
+    try:
+        return read_manifest(path).best
+    except CheckpointError:
+        return False
+
+
+def _facts(path: Path, is_best: bool) -> list[str]:
     from hybridrec.train.checkpoint import CheckpointError, read_manifest
 
     try:
@@ -139,7 +150,7 @@ def _facts(path: Path) -> list[str]:
     except CheckpointError:
         return ["?", "?", "?", "?", "cannot be read; see hybridrec checkpoint verify"]
     rows = sum(table.rows for table in manifest.tables.values())
-    metrics = _metrics(manifest) + (" (best)" if manifest.best else "")
+    metrics = _metrics(manifest) + (" (best)" if is_best else "")
     count = len(manifest.tables)
     return [manifest.created, human_bytes(manifest.bytes), str(count), f"{rows:,}", metrics.strip()]
 

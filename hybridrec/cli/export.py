@@ -19,8 +19,8 @@ def export(
 ) -> None:
     """Write the model of a run as files that hybridrec.serve.load reads.
 
-    The dense part is a program of torch.export, the tables are Arrow files, schema and
-    manifest are JSON. The scores are those of hybridrec predict.
+    The dense part is a program of torch.export, the tables are Arrow files, the
+    schema and the manifest are JSON. The scores are those of hybridrec predict.
 
     [bold]Examples[/bold]
 

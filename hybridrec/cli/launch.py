@@ -24,14 +24,18 @@ def launch(
 
     The file has the sections of `hybridrec train --config` and two more:
 
-    [[servers]] count, staleness, path, memory, port, threads, deadline, restarts
+    \\[servers] count, staleness, path, memory, port, threads, deadline, restarts
 
-    [[trainers]] count, threads, restarts
+    \\[trainers] count, threads, restarts
 
-    A server that dies starts again at once with its rows, which live in files (in OUT/servers, or in servers.path);
-    trainers go on. Trainers that die start again from the last checkpoint. More than servers.restarts (10) of one
-    server within a minute, or more than trainers.restarts (3) of the trainers without a new checkpoint between them,
-    end the run. Ctrl-C saves and stops. The exit code is that of the trainers.
+    A server that dies is started again at once with its rows, which live in files
+    (in OUT/servers, or in servers.path); the trainers go on meanwhile. Trainers
+    that die are started again from the last checkpoint.
+
+    The run ends when one server has died more than servers.restarts (10) times
+    within a minute, or the trainers more than trainers.restarts (3) times without
+    a new checkpoint. Ctrl-C saves and stops. The exit code is that of the
+    trainers.
 
     [bold]Examples[/bold]
 

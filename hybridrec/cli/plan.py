@@ -49,9 +49,10 @@ def plan(
     and no memory for the tables. Predictions take the speeds of data sheets, so
     they are for comparing plans; a real step takes longer.
 
-    Where they do not fit the GPUs, the hot rows of some are there and the others on
-    their hosts, at the cost of those that a step needs and the GPU has not: at the
-    rate of the link (--figure host_bandwidth=50e9), as many as ids repeat.
+    Tables that do not fit the GPUs keep their hot rows there and the others on
+    the hosts. Cold rows that a step needs cross the link to the host, at the
+    speed of --figure host_bandwidth=50e9; how many, follows from how often ids
+    repeat.
 
     Tables with where="server" lie on embedding servers, and devices have none of
     their rows; with --servers and no such table, all dynamic tables do. Their

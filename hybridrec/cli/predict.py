@@ -28,7 +28,9 @@ def predict(
     """Write a score for every row, in the order of the rows.
 
     The file has the columns named with --column as they are in the data, then
-    score, or score_LABEL for each of several labels. Labels need not be in the data.
+    score, or score_LABEL for each of several labels. Labels need not be in the
+    data.
+
     Started by torchrun, all ranks share tables and rows; rank 0 writes.
 
     [bold]Examples[/bold]

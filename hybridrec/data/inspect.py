@@ -205,7 +205,8 @@ def _column(name: str, array: pa.Array, rows: int) -> Column:
         while is_list(elements.type):
             elements = elements.flatten()
         column.element_nulls = elements.null_count / len(elements) if len(elements) else None
-    column.distinct = _distinct(elements.drop_null(), whole)
+    most = None if is_list(array.type) else round(rows * (1 - (column.nulls or 0)))
+    column.distinct = _distinct(elements.drop_null(), whole, most)
     return column
 
 
@@ -226,8 +227,8 @@ def _shown(value: Any) -> Any:
     return str(value)
 
 
-def _distinct(values: pa.Array, whole: bool) -> int | None:
-    """Exact over all rows; from a sample Chao's estimate, about seen + once^2 / (2 twice)."""
+def _distinct(values: pa.Array, whole: bool, most: int | None) -> int | None:
+    """Exact over all rows; from a sample Chao's estimate, about seen + once^2 / (2 twice), if that is not too many."""
     try:
         counts = pc.value_counts(values).field("counts").to_numpy()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -235,7 +236,8 @@ def _distinct(values: pa.Array, whole: bool) -> int | None:
     if whole:
         return len(counts)
     once, twice = int((counts == 1).sum()), int((counts == 2).sum())
-    return len(counts) + once * (once - 1) // (2 * (twice + 1))
+    estimate = len(counts) + once * (once - 1) // (2 * (twice + 1))
+    return estimate if most is None else max(len(counts), min(estimate, most))
 
 
 def _lengths(lengths: np.ndarray) -> Lengths | None:

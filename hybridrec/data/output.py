@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -108,6 +108,17 @@ def check_folder(folder: Path) -> None:
         raise FileNotFoundError(f"folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"folder {folder} cannot be written to; name another, or change its permissions")
+
+
+def check_no_input(target: str | os.PathLike[str], inputs: Iterable[str]) -> None:
+    """Refuse to write over one of the files that are read, whatever it is called.
+
+    >>> check_no_input(__file__, ["clicks.csv", __file__])
+    Traceback (most recent call last):
+    ValueError: ...output.py is one of the files to read; name another file to write
+    """
+    if os.path.exists(target) and any(os.path.exists(each) and os.path.samefile(target, each) for each in inputs):
+        raise ValueError(f"{target} is one of the files to read; name another file to write")
 
 
 @contextmanager

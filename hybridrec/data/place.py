@@ -28,6 +28,12 @@ def place_of(dataset: Dataset, row: int) -> str:
     raise IndexError(f"the dataset has fewer than {row} rows")
 
 
+def files_of(dataset: Dataset) -> list[str]:
+    """The files that its rows come from; none where they are of a frame or a stream."""
+    rows = dataset._rows
+    return [] if not isinstance(rows, RowSet) else [name for name in rows.source.files if not name.startswith("<")]
+
+
 def _named(rows: RowSet, group: int, row: int) -> str:
     groups = rows.source.groups
     here = groups[group]

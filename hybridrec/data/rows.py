@@ -25,7 +25,7 @@ from hybridrec.data.schema import Schema
 from hybridrec.data.shuffle import Shuffle, Window, mix, skip, windows
 from hybridrec.data.source import BadFile, Source
 from hybridrec.data.where import as_expression
-from hybridrec.remedy import SCHEMA_FILE, remedied
+from hybridrec.remedy import SCHEMA_FILE, no_column, remedied
 
 CHUNK_BYTES = 40 << 20  # large enough that per-chunk costs vanish, small enough that many fit the usual ceiling
 CHUNK_ROWS = (256, 131072)
@@ -132,7 +132,7 @@ class RowSet:
 
     def _split_by(self, column: str, at: Any) -> tuple[RowSet, RowSet]:
         if column not in self.source.schema.names:
-            raise ValueError(f"no column named {column!r}; the data has {', '.join(self.source.schema.names)}")
+            raise ValueError(no_column(column, self.source.schema.names))
         kind, field = self.source.schema.field(column).type, pc.field(column)
         try:
             value = _scalar(at, kind)
@@ -347,7 +347,7 @@ def absent_columns(schema: Schema, arrow: pa.Schema) -> frozenset[str]:
         if name not in schema or schema[name].default is None:
             raise remedied(
                 ValueError,
-                f"no column named {name!r}; the data has {', '.join(arrow.names)}",
+                no_column(name, arrow.names),
                 call="a column that is nowhere needs a default=",
                 setting="add it, or give files that have the columns of training",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hybridrec.data.arrow_types import (
     type_to_json,
 )
 from hybridrec.data.transforms import Cross, Transform, from_json
-from hybridrec.remedy import SCHEMA_FILE, remedied
+from hybridrec.remedy import SCHEMA_FILE, no_column, remedied
 
 KINDS = ("id", "dense", "label", "weight", "extra", "skip")
 NULLS = ("error", "default", "empty", "id")
@@ -224,7 +224,7 @@ class Schema(Sequence[Feature]):
                 f"column {twice[0]!r} is named twice as label or weight; a column is one label, or the sample weight"
             )
         if missing := [name for name in wanted if name not in arrow.names]:
-            raise ValueError(f"no column named {', '.join(map(repr, missing))}; the data has {', '.join(arrow.names)}")
+            raise ValueError(no_column(missing[0], arrow.names))
         made = []
         for field in arrow:
             if field.name in labels and is_text(element_type(field.type)):
@@ -303,11 +303,12 @@ class Schema(Sequence[Feature]):
         return json.dumps({"version": self.VERSION, "features": features}, indent=1)
 
     @staticmethod
-    def from_json(text: str) -> Schema:
+    def from_json(text: str, kinds: Mapping[str, str] | None = None) -> Schema:
+        """The schema in a text; columns that `kinds` names are of these kinds, whatever the text says."""
         made = json.loads(text)
         if made.get("version") != Schema.VERSION:
             raise ValueError(f"schema version {made.get('version')!r}; this release reads version {Schema.VERSION}")
-        return Schema(Feature.from_json(each) for each in made["features"])
+        return Schema(Feature.from_json(_of_kind(each, (kinds or {}).get(each["name"]))) for each in made["features"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         beside = Path(f"{os.fspath(path)}.part")
@@ -315,16 +316,16 @@ class Schema(Sequence[Feature]):
         beside.replace(path)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> Schema:
+    def load(path: str | os.PathLike[str], kinds: Mapping[str, str] | None = None) -> Schema:
         try:
-            return Schema.from_json(Path(path).read_text())
+            return Schema.from_json(Path(path).read_text(), kinds)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(f"{path} is not the file of a schema, as Schema.save() writes it ({error!r})") from error
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, str):
             if at not in self._index:
-                raise ValueError(f"no column named {at!r}; the schema has {', '.join(self._index)}")
+                raise ValueError(no_column(at, list(self._index), "the schema"))
             return self._features[self._index[at]]
         return self._features[at]
 
@@ -353,6 +354,14 @@ class Schema(Sequence[Feature]):
             notes += [f"{f.cross.left} x {f.cross.right}"] if f.cross else []
             lines.append(f"  {f.name:<{wide}}  {f.kind:<6}  {_short(f.type):<22}  {', '.join(notes)}")
         return "\n".join(lines)
+
+
+def _of_kind(made: dict[str, Any], kind: str | None) -> dict[str, Any]:
+    """The JSON of a feature as one of another kind; a null policy that may be of the old kind is chosen anew."""
+    if kind is None or made["kind"] == kind:
+        return made
+    keeps_null = made.get("null") == "error" or made.get("default") is not None
+    return {**made, "kind": kind, "null": made.get("null", "") if keeps_null else ""}
 
 
 def _kind(type_: pa.DataType) -> str:

@@ -40,7 +40,7 @@ class BadFile(ValueError):
 
     @property
     def on_command_line(self) -> str:
-        return f"{self._what()}; repair or remove the file, or train without it: data.on_bad_file=skip"
+        return f"{self._what()}; repair or remove the file; training can go without it: data.on_bad_file=skip"
 
     def _what(self) -> str:
         where = self.file if self.row_group is None else f"{self.file}, row group {self.row_group}"

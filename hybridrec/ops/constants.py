@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, TypeVar, cast
-
-import triton.language as tl
 
 Named = TypeVar("Named", bound=tuple)
 
 
-class Constants(tl.constexpr):
-    """A NamedTuple as kernels read it, by its names.
-
-    Triton keeps compiled kernels by the text of their functions and by the constants among their globals: all values
-    of the tuple, since it is one of these. The attributes of a module are not, so a kernel that read them there would
-    be run on with values that have changed. And at every launch the globals are compared: one of these is compared as
-    an object, not number by number.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["value"], name)
-
-    def __deepcopy__(self, memo: Any) -> Constants:
-        return self
-
-    __eq__: Any = object.__eq__
-    __ne__: Any = object.__ne__
-    __hash__: Any = object.__hash__
-
-
 def constants(named: Named) -> Named:
-    """The values of a NamedTuple for kernels, and for Python as well.
+    """The values of a NamedTuple for kernels, and for Python as well; without Triton, the NamedTuple itself.
 
     >>> from typing import NamedTuple
     >>> class Line(NamedTuple):
@@ -39,4 +18,8 @@ def constants(named: Named) -> Named:
     >>> constants(Line()).COUNT
     1
     """
+    if find_spec("triton") is None:  # a torch for CPUs comes without it, and nothing but kernels needs it
+        return named
+    from hybridrec.ops.constexpr import Constants
+
     return cast(Any, Constants(named))

@@ -60,7 +60,7 @@ def gpu() -> dict[str, Any]:
     elif not torch.cuda.is_available():
         why = "torch has CUDA, but sees no device; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
     elif not _has_gpu_kernels():
-        why = "this release has no GPU kernels: rows live in the memory of the CPU"
+        why = "GPU kernels need Triton, which is not installed: pip install triton"
     else:
         return {"kernels": "on", "devices": [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]}
     return {"kernels": "off", "why": why}
@@ -77,7 +77,7 @@ def processor() -> str:
 
 
 def _has_gpu_kernels() -> bool:
-    return importlib.util.find_spec("hybridrec.ops.pooled_lookup.triton") is not None
+    return importlib.util.find_spec("triton") is not None
 
 
 def _own_version() -> str:

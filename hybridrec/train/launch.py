@@ -119,16 +119,16 @@ def datasets(data: DataConfig, ranks: Ranks | None = None) -> tuple[Dataset, Dat
 def read_schema(data: DataConfig) -> Schema:
     """The schema in a file, with the label and the weight that are named beside it."""
     assert data.schema is not None, "there is a file"
+    kinds = dict.fromkeys(data.label, "label") | ({data.weight: "weight"} if data.weight else {})
     try:
-        schema = Schema.load(data.schema)
+        schema = Schema.load(data.schema, kinds)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"there is no file {data.schema}, which data.schema names; write one with hybridrec inspect DATA --schema "
             f"{data.schema}"
         ) from None
-    named = [(name, "label") for name in data.label] + ([(data.weight, "weight")] if data.weight else [])
-    for name, kind in named:
-        schema = schema if schema[name].kind == kind else schema.edit(name, kind=kind)
+    for name in kinds:
+        schema[name]  # an error, where there is no such column
     return schema
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from hybridrec.remedy import remedied
+
 MODES = ("auto", "max", "min")
 SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
 
@@ -150,7 +152,12 @@ class TrainOptions:
         if self.seed is not None:
             _whole("TrainOptions.seed", self.seed, 0)
         if not isinstance(self.early_stopping, EarlyStopping | None):
-            raise ValueError(f"TrainOptions.early_stopping is {self.early_stopping!r}; it must have a metric and more")
+            raise remedied(
+                ValueError,
+                f"TrainOptions.early_stopping is {self.early_stopping!r}",
+                call="it must be an EarlyStopping, such as EarlyStopping('auc', patience=2)",
+                setting="name a metric and a patience: train.early_stopping.metric=auc train.early_stopping.patience=2",
+            )
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"TrainOptions.clip_norm is {self.clip_norm!r}; it must be above 0, or None")
         for name in ("save_minutes", "timeout"):

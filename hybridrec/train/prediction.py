@@ -16,8 +16,8 @@ from torch import Tensor
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.frame import check_inputs, frame_dataset, inputs_of
 from hybridrec.data.open import table
-from hybridrec.data.output import atomic_file
-from hybridrec.data.place import nan_score, place_of
+from hybridrec.data.output import atomic_file, check_no_input
+from hybridrec.data.place import files_of, nan_score, place_of
 from hybridrec.data.schema import Schema
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.evaluation import evaluating
@@ -53,6 +53,7 @@ def predict(
         parts = [scores.numpy() for scores in scored(learner, dataset, data)]
         empty = np.empty((0,) if len(names) == 1 else (0, len(names)), np.float32)
         return np.concatenate(parts) if parts else empty
+    check_no_input(out, files_of(data) if isinstance(data, Dataset) else ())
     carried = PassThrough(_whole(data, dataset.batch_size), columns)
     if not is_main(ranks):
         return sum(map(len, scored(learner, dataset, data)))

@@ -45,6 +45,15 @@ def test_show_lists_the_checkpoints_of_a_run_in_the_order_they_were_written(run)
     assert lines[1].endswith("2  1,001  auc 0.712346  loss nan (best)")
 
 
+def test_of_several_that_were_the_best_the_last_one_is_shown_as_such(tmp_path):
+    model = nn.Linear(2, 1)
+    with Checkpoints(tmp_path) as checkpoints:
+        for step, auc in ((10, 0.6), (20, 0.7), (30, 0.65)):
+            checkpoints.save(Contents(model, {}, {}), step, metrics={"auc": auc}, best=auc >= step / 33)
+        assert checkpoints.best() == tmp_path / "step-000000020"
+    assert [line.endswith("(best)") for line in call("show", tmp_path).splitlines()] == [False, False, True, False]
+
+
 def test_show_tells_what_a_checkpoint_holds(run):
     path = run / "checkpoints" / "step-000001200"
     lines = call("show", path).splitlines()

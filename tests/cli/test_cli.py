@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from rich.text import Text
 from typer.testing import CliRunner
 
 from hybridrec.cli.commands import app
@@ -120,6 +121,20 @@ def test_every_help_has_examples_that_name_the_command(command):
     assert examples.count(f"hybridrec {command} ") >= 3
 
 
+def test_the_text_of_every_help_fits_a_terminal_of_eighty_columns():
+    group = typer.main.get_command(app)
+    for name in group.commands:  # type: ignore[attr-defined]
+        text = (group.commands[name].help or "").split("Examples")[0]  # type: ignore[attr-defined]
+        paragraphs = Text.from_markup(text).plain.split("\n\n")[1:]  # the first becomes one line that is broken by need
+        assert [line for each in paragraphs for line in each.splitlines() if len(line) > 78] == [], name
+
+
+def test_the_sections_of_a_launch_are_named_in_its_help():
+    shown = invoke("launch", "--help").output
+    assert "[servers] count, staleness" in shown
+    assert "[trainers] count, threads" in shown
+
+
 def test_help_lists_the_commands_and_imports_neither_torch_nor_pyarrow():
     code = "import sys\nfrom hybridrec.cli import main\ntry: main()\nexcept SystemExit: pass\n"
     code += "print([m for m in ('torch', 'pyarrow', 'numpy') if m in sys.modules])"
@@ -215,6 +230,17 @@ def test_synth_can_be_shaped_and_summarised_as_json(tmp_path):
 def test_rows_can_be_written_short(tmp_path, text, rows):
     assert invoke("synth", tmp_path / "a.parquet", "--rows", text, "--histories", 0).exit_code == 0
     assert pq.read_metadata(tmp_path / "a.parquet").num_rows == rows
+
+
+def test_convert_does_not_write_over_what_it_reads(tmp_path):
+    source = tmp_path / "a.csv"
+    source.write_text("user\n1\n")
+    (tmp_path / "link.csv").symlink_to(source)
+    for out in (source, tmp_path / "link.csv"):
+        refused = invoke("convert", source, out, "--force")
+        assert refused.exit_code == 1
+        assert f"{out} is one of the files to read; name another file to write" in refused.stderr
+    assert source.read_text() == "user\n1\n"
 
 
 def test_convert_reads_options_and_reports_what_it_skipped(tmp_path):

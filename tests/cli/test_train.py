@@ -121,7 +121,7 @@ def test_a_config_file_with_changes_and_a_run_of_that_run(data):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--label", "clik"], "no column named 'clik'; the data has user, item"),
+        (["--label", "clik"], "did you mean 'click'?"),
         ([], "which column is the label?"),
         (["--label", "click", "--model", "deep"], "no model 'deep'; there are widedeep, dlrm"),
         (["--label", "click", "model.dims=3"], "model 'deepfm' has no option 'dims'; it takes dim"),
@@ -205,7 +205,7 @@ def test_remedies_are_those_of_the_command_line(data):
     Path("bad.parquet").write_bytes(data.read_bytes()[:500])
     words = ("train", data, "bad.parquet", "--label", "click", "--out", "runs/a", "--steps", "3")
     refused = invoke(*words)
-    assert "or train without it: data.on_bad_file=skip" in refused.stderr
+    assert "training can go without it: data.on_bad_file=skip" in refused.stderr
     assert 'on_bad_file="skip"' not in refused.stderr
     skipped = invoke(*words, "data.on_bad_file=skip")
     assert skipped.exit_code == 0, skipped.output
@@ -225,6 +225,12 @@ def test_a_schema_file_is_written_edited_and_trained_with(data):
     Path("s.json").write_text(json.dumps(schema))
     result = invoke("train", "said.parquet", "--steps", "3", "--json", "data.schema=s.json")
     assert result.exit_code == 0, result.output
+    said.update(kind="id", null="id")
+    Path("as_written.json").write_text(json.dumps(schema))
+    named = invoke("train", "said.parquet", "--steps=3", "--json", "data.schema=as_written.json", "--label=said")
+    assert named.exit_code == 0, "--label is enough to make it a label: " + named.output
+    missing = invoke("train", "said.parquet", "data.schema=s.json", "--label", "sayd")
+    assert missing.stderr.endswith("(did you mean 'said'?)\n")
     more = invoke("train", "said.parquet", "--steps", "3", "--json", "data.schema=s.json", "--label", "click")
     config = json.loads(Path(json.loads(more.stdout)["run"], "config.json").read_text())
     assert config["model"]["name"] == "mmoe", "the labels are those of the file and of --label"

@@ -64,6 +64,13 @@ def test_distinct_values_are_estimated_from_a_sample_beyond_it(tmp_path):
     assert column.distinct == pytest.approx(5000, rel=0.1)
 
 
+def test_no_more_distinct_values_are_estimated_than_there_are_rows(tmp_path):
+    values = pa.array(range(20_000), pa.float64())
+    column = column_of(tmp_path, values, row_group_size=1000, sample_rows=2000)
+    assert column.distinct_from == "sample"
+    assert column.distinct == 20_000
+
+
 def test_the_sample_is_bounded_and_spread_over_the_row_groups(tmp_path):
     table = pa.table({"x": [[g] * g for g in range(100) for _ in range(50)]})
     report = report_of(tmp_path, table, row_group_size=50, sample_rows=64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 
 import torch
 
@@ -25,9 +26,9 @@ def test_a_gpu_that_is_off_has_a_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "sees no device" in gpu()["why"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(environment, "_has_gpu_kernels", lambda: False)
-    assert "no GPU kernels" in gpu()["why"]
-    monkeypatch.setattr(environment, "_has_gpu_kernels", lambda: True)
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "triton", None)
+        assert "pip install triton" in gpu()["why"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda at: "H200")
     assert gpu() == {"kernels": "on", "devices": ["H200"]}

@@ -124,6 +124,15 @@ def test_files_appear_whole_or_not_at_all(trained, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.parquet"]
 
 
+def test_scores_are_not_written_over_the_rows_they_are_of(trained, tmp_path):
+    rows = pa.table(clicks(20))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    ds = hr.data.parquet(tmp_path / "rows.parquet", label="click", batch_size=8)
+    with pytest.raises(ValueError, match="is one of the files to read; name another"):
+        trained.predict(ds, out=tmp_path / "rows.parquet", force=True)
+    assert pq.read_table(tmp_path / "rows.parquet").equals(rows)
+
+
 def test_training_goes_on_after_a_column_could_not_be_written(trained, tmp_path):
     column = pa.array([Decimal(1), None, Decimal(3)])
     data = hr.data.table(pa.table(clicks(100)).slice(0, 3).append_column("beside", column), batch_size=2)

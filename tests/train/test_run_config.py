@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         ("train.save_minutes=abc", "TrainOptions.save_minutes is 'abc'; it must be a number from 0 on"),
         ("train.label_weights=3", "TrainOptions.label_weights is 3; it must name a weight per label"),
         ("train.bf16=maybe", "TrainOptions.bf16 is 'maybe'; it must be true or false"),
-        ("train.early_stopping=3", "TrainOptions.early_stopping is 3; it must have a metric and more"),
+        ("train.early_stopping=3", "TrainOptions.early_stopping is 3; it must be an EarlyStopping, such as"),
         ("data.batch_size=abc", "data.batch_size is 'abc'; it must be a whole number"),
     ],
 )

@@ -21,7 +21,7 @@ from hybridrec.data.convert.libsvm import LibsvmReader
 from hybridrec.data.convert.problems import POLICIES, Problems
 from hybridrec.data.convert.values import type_named
 from hybridrec.data.files import File, find_files
-from hybridrec.data.output import atomic_file, check_compression
+from hybridrec.data.output import atomic_file, check_compression, check_no_input
 from hybridrec.data.rechunk import Rows
 
 __all__ = ["FORMATS", "POLICIES", "Options", "Summary", "convert", "type_named"]
@@ -97,6 +97,7 @@ def convert(
         raise ValueError("the columns of libsvm have fixed types; leave --types (types=) out")
     problems = Problems(options.on_error)
     check_compression(options.compression)
+    check_no_input(output, (file.path for file in files if file.local))
     reader = _reader(kind, options)
     with atomic_file(output, force) as temporary:
         sizes = [_size(file) for file in files]
