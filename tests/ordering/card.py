@@ -8,6 +8,9 @@ luck would keep them right on a card, where streams run beside each other and be
 - whether memory that is let go may be handed out anew while another stream still uses it;
 - whether a capture waits for what is outside of it, or ends before all of its streams are one again.
 
+Not seen are what native code of the host reads and writes by itself, and other cards. Kernels of which one acquires
+what another releases, atomically, are ordered by that; other atomic operations order nothing, and do not conflict.
+
 A test takes the fixture `card` and calls `card.check()`. The device is as slow as it may be: no event is over unless
 somebody has waited for it, or `card.prompt` is set.
 """

@@ -88,7 +88,7 @@ class Dispatched(TorchDispatchMode):
             return True
         if func is aten.index.Tensor and any(each.dtype == torch.bool for each in _tensors(args[1])):
             return True
-        if func not in COPIES:
+        if func not in COPIES or not given[0][0].numel():
             return False
         kinds = {self._card.kind_of(tensor) for tensor in (*(each for each, _ in given), *made)}
         if kinds == {CARD}:
