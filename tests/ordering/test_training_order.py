@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
+import hybridrec as hr
 from hybridrec.embedding import LRU, MinCount
-from tests.embedding.gpu.replayed import Run
+from hybridrec.embedding.gpu import dynamic, lookup, tiers
+from hybridrec.types import IdBlock
+from tests.embedding.gpu.replayed import Run, scored
 from tests.embedding.gpu.test_dynamic_graphs import batches, tables
 from tests.gpu import INTERPRETED, needs_gpu
 from tests.ordering.card import Card
@@ -79,15 +83,30 @@ def test_a_capture_is_read_in_order_while_steps_go_on(card: Card, replays: bool)
     card.check()
 
 
-def test_lookups_whose_gradients_nobody_wants_let_go_of_their_memory_in_order(card: Card) -> None:
-    look_up(small(replays=False))
+TABLES: dict[str, Any] = {
+    "fixed": {"rows": ROWS},
+    "tiered": {"rows": ROWS, "cache": CACHE},
+    "dynamic": {"capacity": 100},
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_lookups_whose_gradients_nobody_wants_let_go_of_their_memory_in_order_of_tables_that_are(
+    card: Card, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up(kind, monkeypatch)
     card.check()
 
 
-def look_up(run: Run) -> None:
-    """In training, but without a backward pass."""
-    for number in range(3):
-        run.learner.outputs(run.learner.place(batch(number)).batch)
+def look_up(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In training, but without a backward pass, batches of which each has another shape; no shape is kept for long."""
+    for keeps in (lookup, tiers, dynamic):
+        monkeypatch.setattr(keeps, "MOST_LAYOUTS", 1)
+    table = hr.Table("user", DIM, combiner="mean", **TABLES[kind])
+    run = Run([table], store, graphs=False)
+    for number in range(4):
+        lists = IdBlock.from_lists({"user": [[number] * (number + 1), [number + 5]]})
+        run.learner.outputs(run.learner.place(scored(lists, DIM)).batch)
 
 
 # -- each wait is there for something -----------------------------------------------------------------------
@@ -130,7 +149,9 @@ def test_it_is_seen_where_captures_are_read_and_there_is_no_longer_what(card: Ca
     assert card.findings
 
 
-def test_it_is_seen_where_memory_of_lookups_is_let_go_and_no_stream_is_recorded(card: Card) -> None:
+def test_it_is_seen_where_memory_of_lookups_is_let_go_and_no_stream_is_recorded(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
     card.left_out = {"group.py:prepare records"}
-    look_up(small(replays=False))
+    look_up("fixed", monkeypatch)
     assert card.findings
