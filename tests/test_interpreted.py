@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="the interpreter comes with triton")
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = (
-    *("tests/embedding/gpu", "tests/ops", "tests/models/layers/test_mlp_on_gpu.py"),
+    *("tests/embedding/gpu", "tests/ordering", "tests/ops", "tests/models/layers/test_mlp_on_gpu.py"),
     *("tests/models/layers/test_cross_on_gpu.py", "tests/train/checkpoint/test_on_device.py"),
     "tests/train/test_launches.py",
 )

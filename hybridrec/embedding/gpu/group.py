@@ -109,7 +109,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             looked.groups = self._group(looked)
             return
         self._side.wait_event(after or self.moment())
-        for tensor in (looked.block.values, looked.weights, looked.bag_of, looked.scales, *read):
+        lines = looked.layout.features  # with which all of a layout was sent, in one piece
+        for tensor in (looked.block.values, looked.weights, looked.bag_of, looked.scales, lines, *read):
             if tensor is not None:
                 tensor.record_stream(self._side)  # their memory is not to be used anew before it is read
         with torch.cuda.stream(self._side):

@@ -91,7 +91,8 @@ class TierClass:
         self._lent: dict[TieredStore, dict[str, _Held]] = {}  # by their names
         self._flights: deque[tuple[weakref.ref[Flight], _Numbered]] = deque()  # in their order
         self._told = 0  # refused admissions
-        self._seen = torch.zeros(at.LASTING, dtype=torch.int64, pin_memory=self.device.type == "cuda")  # by the host
+        # By the host: all that lasts but what has landed, which another stream may be telling meanwhile.
+        self._seen = torch.zeros(at.LANDED, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         self._admitted: Any = None  # the end of the last admission, which has a stream of its own
         self._touched: Any = None  # the end of the last that read or wrote rows by their numbers
         self._landed: Any = None  # the end of the last that told which rows may go
@@ -186,7 +187,7 @@ class TierClass:
     def _admit(self, values: Tensor, runs: Runs, out: Tensor, flight: weakref.ref[Flight], exchange: Any) -> None:
         slots, number = tiers.admit(self.cache, rows_of(values, runs), exchange)
         put_slots(values, runs, slots, self.cache.slots, out)
-        self._seen.copy_(self.cache.lasting, non_blocking=True)
+        self._seen.copy_(self.cache.lasting[: at.LANDED], non_blocking=True)
         self._admitted = now(self.device)
         self._flights.append((flight, _Numbered(number, self._admitted)))
 
