@@ -22,12 +22,19 @@ NO_GRAPH = (
 )
 
 
+NO_SECOND = (
+    "ids of dynamic tables are looked up twice in one step, and a CUDA graph would count them once; look a batch up "
+    "once and use what comes of it twice, or run the step without a graph"
+)
+
+
 @dataclass(eq=False)
 class Fixed:
     """The slots of a block that stays where it is, and how captured lookups ask for them."""
 
     slots: Tensor
     asked: tuple[bool, bool] | None = None  # whether they train, and take gradients; None where there is none
+    read: bool = False  # in this capture
 
 
 class FixedSlots:
@@ -40,18 +47,23 @@ class FixedSlots:
         """Captured lookups of this very block, which stays where it is, shall find their slots in memory that stays."""
         self._by_ids[block.values] = Fixed(torch.full_like(block.values, NO_ID))
 
-    def read(self, block: IdBlock, train: bool, gradients: bool) -> Tensor:
-        """Within a capture: the slots of a fixed block, as each replay finds them."""
+    def read(self, block: IdBlock, train: bool, gradients: bool, once: bool) -> Tensor:
+        """Within a capture: the slots of a fixed block, as each replay finds them; of some tables only `once`."""
         if block.values not in self._by_ids:
             raise RuntimeError(NO_GRAPH)
         fixed: Fixed = self._by_ids[block.values]
-        fixed.asked = train, gradients
+        if fixed.read and once:
+            raise RuntimeError(NO_SECOND)
+        fixed.asked, fixed.read = (train, gradients), True
         return fixed.slots
 
     def of(self, block: IdBlock) -> Fixed | None:
         """Those of a fixed block, if it is one that captured lookups ask for."""
         found: Fixed | None = self._by_ids.get(block.values)
-        return None if found is None or found.asked is None else found
+        if found is None or found.asked is None:
+            return None
+        found.read = False
+        return found
 
 
 def capturing(device: torch.device) -> bool:

@@ -202,7 +202,7 @@ class DeviceLookup:
         if not (self.tiers or self.admission):
             return Slotted(block.values)
         if capturing(block.values.device):
-            return Slotted(self._fixed.read(block, train, gradients))
+            return Slotted(self._fixed.read(block, train, gradients, once=train and bool(self.admission)))
         values, flights = self.tiers.slots(block) if self.tiers else (block.values, ())
         if not self.admission:
             return Slotted(values, flights)

@@ -193,3 +193,22 @@ def test_ids_that_a_model_makes_itself_are_no_part_of_a_graph_and_steps_go_on_wi
     run.train([users([1, 2], [3, 3]) for _ in range(graphs.SEEN + 2)])
     assert "only where its ids are those of the batch as it comes" in (run.graphs.refused or "")
     assert first_numbers(run)[1] == 1 - 0.0625 * (graphs.SEEN + 2)
+
+
+def test_a_batch_that_is_looked_up_twice_is_counted_twice_so_its_steps_are_no_graphs() -> None:
+    run = user(capacity=8, admission=MinCount(2))
+    own = run.model.embeddings.forward
+    run.model.embeddings.forward = lambda batch: (own(batch), own(batch))[1]
+    run.train([users([1, 2], [3, 3]) for _ in range(graphs.SEEN + 2)])
+    assert "looked up twice in one step" in (run.graphs.refused or "")
+    assert run.group.stores["user"].counters()["hits"] == 8 * (graphs.SEEN + 2) - 6
+
+
+def test_a_collection_in_eval_counts_nothing_and_may_look_up_twice_in_a_graph() -> None:
+    run = user(capacity=8)
+    own = run.model.embeddings.forward
+    run.model.embeddings.forward = lambda batch: (own(batch), own(batch))[1]
+    run.model.embeddings.eval()
+    run.train([users([1, 2], [3, 3]) for _ in range(graphs.SEEN + 2)])
+    assert run.graphs.refused is None
+    assert run.graphs.replays == 2
