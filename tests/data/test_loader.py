@@ -262,7 +262,8 @@ def test_what_a_left_epoch_had_decoded_is_let_go(large):
 
 
 def test_memory_of_dropped_batches_serves_later_ones_and_that_of_kept_ones_does_not():
-    ds = hr.data.table({"user": range(64_000)}, batch_size=1000, threads=1, prefetch=1)
+    # with so little memory, no more is ahead than `prefetch` says, however long this waits for its turn
+    ds = hr.data.table({"user": range(64_000)}, batch_size=1000, threads=1, prefetch=1, memory=1)
     kept, seen = [], set()
     for number, batch in enumerate(ds):
         seen.add(batch.arena.data_ptr())
