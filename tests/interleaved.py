@@ -8,7 +8,8 @@ order and in several parts, and programs see memory as threads of different mult
   that releases, and the end of the launch, are later than all before them;
 - a plain load may give what was there at any time since the launch began or the program last acquired, but never older
   than what the program has seen there, and always what it has stored itself; volatile loads give what is there;
-- atomic operations see and change what is there. Relaxed ones say nothing of other addresses.
+- atomic operations see and change what is there. Relaxed ones say nothing of other addresses;
+- lanes that are masked out get garbage of atomic operations, and of loads that do not say what else.
 
 A test that passes for many seeds shows what `make test-gpu` shows by chance; it knows nothing of threads within a
 program, which compilers may let load twice what the interpreter loads once.
@@ -173,12 +174,19 @@ def _flat(handle: Any, like: Any) -> Any:
     return np.broadcast_to(handle.data, like.shape).ravel()
 
 
+def _garbage(count: int, dtype: Any) -> Any:
+    """What nobody should look at: no zeros, and nothing like an index."""
+    return np.full(count * np.dtype(dtype).itemsize, 0x5B, np.uint8).view(dtype)
+
+
 def _load(self: Any, ptrs: Any, mask: Any, other: Any, *how: Any) -> Any:
     memory: Memory = self.shared.memory
     result = LOAD(self, ptrs, interpreter.TensorHandle(np.zeros_like(ptrs.data, bool), mask.dtype), other, *how)
-    values, addresses = result.data.ravel().copy(), ptrs.data.ravel()
+    addresses, dtype = ptrs.data.ravel(), result.data.dtype
+    said = other is not None or addresses.size == 1  # of a single lane the interpreter takes an `other` of 0 for none
+    values = result.data.ravel().copy() if said else _garbage(addresses.size, dtype)
     for lanes in self.shared.parts(_flat(mask, ptrs.data)):
-        values[lanes] = native.load(addresses[lanes], np.ones(len(lanes), bool), values[lanes], values.dtype)
+        values[lanes] = native.load(addresses[lanes], np.ones(len(lanes), bool), values[lanes], dtype)
         for lane in lanes:
             values[lane] = memory.load(getcurrent(), int(addresses[lane]), values[lane], fresh=bool(how[-1]))
     return interpreter.TensorHandle(values.reshape(ptrs.data.shape), result.dtype)
@@ -217,7 +225,7 @@ def _rmw(self: Any, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     def once(place: Any, lane: int) -> Any:
         return native.atomic_rmw(kind, place, values[lane : lane + 1].copy(), np.ones(1, bool), order)
 
-    result = np.zeros(ptr.data.size, values.dtype)
+    result = _garbage(ptr.data.size, values.dtype)
     for lane, before in _atomic(self, ptr, lanes, sem, once).items():
         result[lane] = before
     return interpreter.TensorHandle(result.reshape(ptr.data.shape), val.dtype.scalar)
@@ -230,7 +238,7 @@ def _cas(self: Any, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
     def once(place: Any, lane: int) -> Any:
         return native.atomic_cas(place, expected[lane : lane + 1].copy(), values[lane : lane + 1].copy(), order)
 
-    result = np.zeros(ptr.data.size, values.dtype)
+    result = np.empty(ptr.data.size, values.dtype)
     for lane, before in _atomic(self, ptr, np.ones(ptr.data.size, bool), sem, once).items():
         result[lane] = before
     return interpreter.TensorHandle(result.reshape(ptr.data.shape), cmp.dtype.scalar)

@@ -113,6 +113,18 @@ def test_a_program_sees_its_own_stores(monkeypatch: pytest.MonkeyPatch):
 
 
 @triton.jit
+def look_at_masked_lanes(counter, out, N: tl.constexpr):
+    lane = tl.arange(0, N)
+    drawn = tl.atomic_add(counter + lane, 1, mask=lane < 0, sem="relaxed")
+    tl.store(out + lane, drawn + tl.load(counter + lane, mask=lane < 0))
+
+
+def test_what_lanes_that_are_masked_out_get_is_not_zero(monkeypatch: pytest.MonkeyPatch):
+    (left,) = found(monkeypatch, look_at_masked_lanes, 1, 2, 2, N=2)
+    assert all(left)
+
+
+@triton.jit
 def fail_in_one(out):
     if tl.program_id(0) == 2:
         tl.static_assert(False, "not here")
