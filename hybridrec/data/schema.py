@@ -82,8 +82,11 @@ class Feature:
             raise ValueError(f"{where}: null policy {self.null!r} is not one of {', '.join(NULLS)}")
         if self.null in ("empty", "id") and self.kind in ("dense", "label", "weight"):
             raise ValueError(f'{where}: null={self.null!r} suits ids; a {self.kind} column takes "error" or "default"')
-        if self.null == "id" and self.kind != "id":
-            raise ValueError(f'{where}: null="id" suits ids, not kind {self.kind!r}')
+        if self.null == "id" and self.kind not in ("id", "skip"):  # what is not read has no nulls
+            raise ValueError(
+                f'{where}: null="id" suits ids, not kind {self.kind!r}; leave null out, or take "error", "default" or '
+                '"empty"'
+            )
         if self.null == "default" and self.default is None and self.kind != "dense":
             raise ValueError(f'{where}: null="default" needs a default= value')
         if self.weights is not None and self.kind != "id":
@@ -106,7 +109,11 @@ class Feature:
         if self.kind == "weight" and is_list(made):
             raise ValueError(f"{where}: a sample weight is one number per row, not {made}")
         if self.kind in ("dense", "label") and is_list(made) and self.size is None:
-            raise ValueError(f"{where}: a list as {self.kind} needs a fixed length; state it with size=")
+            raise ValueError(
+                f"{where}: {made} as {self.kind} needs a fixed length; if all rows have as many values, say how many: "
+                f'size=3, in a schema file "size": 3 (hybridrec inspect DATA --schema s.json writes one, train with '
+                f"data.schema=s.json); else take another column as {self.kind}"
+            )
         if self.size is not None and not is_list(made):
             raise ValueError(f"{where}: size={self.size} is the length of a list; {made} is none")
 

@@ -54,8 +54,10 @@ class ServersPart:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not (seconds > 0 and isfinite(seconds)):
             raise ValueError(f"servers.deadline is {seconds!r}; it must be a number of seconds above 0")
         if self.port is not None and self.port + self.count - 1 > MOST["port"]:
+            last, most = self.port + self.count - 1, MOST["port"] - self.count + 1
             raise ValueError(
-                f"servers.port is {self.port}, and {self.count} servers need ports up to 65535; take a lower one"
+                f"servers.port is {self.port}, and {self.count} servers would need ports up to {last}; ports end at "
+                f"{MOST['port']}: take {most} or less"
             )
 
 

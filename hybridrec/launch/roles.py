@@ -24,7 +24,7 @@ class Roles(Protocol):
     again: str  # the command that goes on with the run
 
     def server(self, number: int, port: int) -> Start:
-        """A server, at this port; 0 is any."""
+        """A server, at this port; 0 is the one that the run names for it, else any."""
         ...
 
     def trainer(self, rank: int, addresses: list[str], again: bool, port: int) -> Start:
@@ -50,7 +50,9 @@ class RunRoles:
         self.path = None if config.servers.memory else Path(config.servers.path or out / "servers")
 
     def server(self, number: int, port: int) -> Start:
-        who = ["--number", str(number), "--of", str(self.servers), "--port", str(port)]
+        named = self._config.servers.port
+        at = port or (0 if named is None else named + number)
+        who = ["--number", str(number), "--of", str(self.servers), "--port", str(at)]
         how = ["--token-file", str(self._token), "--threads", str(self._config.servers.threads)]
         where = [] if self.path is None else ["--path", str(self.path / f"{number}-of-{self.servers}")]
         return Start([*HYBRIDREC, "server", *who, *how, *where], dict(os.environ))

@@ -8,6 +8,7 @@ from math import inf, log2
 from typing import Any
 
 GB = 10**9
+MOST_DEVICES = 1 << 16  # a plan holds figures of every device
 TEXT = re.compile(r"(?P<nodes>[0-9]+)x(?P<devices>[0-9]+)x(?P<kind>.+)")
 
 
@@ -44,6 +45,11 @@ class Cluster:
                 raise TypeError(f"cluster: {each.name} is {value!r}; it must be a {'whole ' * whole}number")
             if not least <= value < inf:
                 raise ValueError(f"cluster: {each.name} is {value!r}; it must be a finite number of at least {least}")
+        if self.world > MOST_DEVICES:
+            raise ValueError(
+                f"cluster: {self.nodes:,} nodes of {self.devices:,} devices are {self.world:,} devices; plans are made "
+                f"for {MOST_DEVICES:,} at most: give fewer nodes or devices"
+            )
         if self.host_memory and not self.host_bandwidth:
             raise ValueError(
                 f"cluster: host_memory is {self.host_memory} and host_bandwidth 0; give both, or neither for no rows "

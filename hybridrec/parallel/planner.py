@@ -172,16 +172,31 @@ def _cannot_fit(search: Search, cluster: Cluster, limits: Constraints, least: fl
     short = max(0, ceil(least - free))
     host = " with its share of the host's memory" if search.host_room else ""
     if short:
-        what = f"the tables need at least {least / GB:,.3g} GB on each of {cluster.world} devices{host}"
-        tell = f"{free / GB:,.3g} GB are free there: {short / GB:,.3g} GB are missing on each"
+        what = f"the tables need at least {_size(least)} on each of {cluster.world} devices{host}"
+        tell = f"{_size(free)} are free there: {_size(short)} are missing on each"
     else:
-        what = (
-            f"the tables need {least / GB:,.3g} GB on each of {cluster.world} devices{host} if they are spread evenly"
-        )
-        tell = f"{free / GB:,.3g} GB are free there, but constraints or whole tables let no plan be found"
+        what = f"the tables need {_size(least)} on each of {cluster.world} devices{host} if they are spread evenly"
+        tell = f"{_size(free)} are free there, but constraints or whole tables let no plan be found"
+    more = _more_devices(search, least, free)
     return CannotFit(
-        f"{what}, and {tell} (margin {limits.margin:g}). Take about {ceil(cluster.world * least / free) + (not short)} "
-        "devices, a smaller margin, rows in half precision, an optimizer with less state, or drop pins and forbidden "
-        "schemes",
+        f"{what}, and {tell} (margin {limits.margin:g}). Take {more}, a smaller margin, rows in half precision, an "
+        "optimizer with less state, or drop pins and forbidden schemes",
         short,
     )
+
+
+def _more_devices(search: Search, least: float, free: float) -> str:
+    """How many devices would do: they share the rows. The vectors of its own batch are on each, however many."""
+    tables = [of_table[0].table for of_table in search.choices]
+    rows = float(sum(table.rows * table.row_bytes() for table in tables))
+    buffers = max(0.0, least - rows / search.world)
+    if free <= buffers:
+        return (
+            f"devices with more memory, or a smaller batch (more devices do not help: {_size(buffers)} on each are "
+            "for what they do not share)"
+        )
+    return f"about {max(search.world + 1, ceil(rows / (free - buffers)))} devices"
+
+
+def _size(count: float) -> str:
+    return f"{count / GB:,.3g} GB" if count >= GB / 1000 else f"{count:,.0f} bytes"

@@ -9,8 +9,9 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hybridrec.server.errors import ServerLost, raised
@@ -21,6 +22,7 @@ from hybridrec.server.stream import Stream, TlsStream, receive_message, send_mes
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between attempts to connect
 GONE = (OSError, EOFError, ssl.SSLError, Refusal)  # what a broken connection raises
 
+UNANSWERED = "who listens there does not answer as a server: is it another program, or does one side alone use TLS?"
 HOPELESS = (PermissionError, ssl.SSLCertVerificationError, ServerLost)  # what no further attempt will mend
 
 
@@ -106,7 +108,8 @@ class Channel(Link):
                 raise self._fault
             if self._life is None:
                 reason = f"was not made within {self._deadline:g} s ({self._trouble})"
-                remedy = f"start it: hybridrec server --number {self.number} --of {self._count}, or mend the address"
+                start = f"hybridrec server --number {self.number} --of {self._count} --port {self._port}"
+                remedy = f"start it: {start}, or mend the address"
                 raise ServerLost(self.number, self.address, "the connection", reason, remedy=remedy)
 
     def close(self) -> None:
@@ -148,10 +151,12 @@ class Channel(Link):
     def _open(self) -> Stream:
         connection = socket.create_connection((self._host, self._port), timeout=min(self._deadline, 5.0))
         connection.settimeout(None)
+        self._trouble = UNANSWERED  # until it has said hello
         try:
             if self._tls is None:
                 return Stream(connection, self._deadline)
-            return TlsStream(connection, self._deadline, self._tls, server=False, host=self._host)
+            with _meeting():
+                return TlsStream(connection, self._deadline, self._tls, server=False, host=self._host)
         except BaseException:
             connection.close()
             raise
@@ -160,7 +165,8 @@ class Channel(Link):
         """Say hello; a server that has started anew is told what it must know, or is lost if its rows are."""
         stream.patience(self._deadline, min(self._deadline, 5.0))
         try:
-            about = self._said(stream, Message(Kind.HELLO, self._hello))
+            with _meeting():
+                about = self._said(stream, Message(Kind.HELLO, self._hello))
         except Refusal as refusal:  # another program, or another version
             raise ValueError(f"{self.address} is no server for this trainer: {refusal}") from None
         if (about["number"], about["count"]) != (self.number, self._count):
@@ -266,6 +272,19 @@ class Channel(Link):
 
     def _lost(self, what: str, reason: str) -> ServerLost:
         return ServerLost(self.number, self.address, what, reason, self.checkpoint)
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    """Whoever ends the connection, or is silent, before its hello may be no server at all: the error says so."""
+    try:
+        yield
+    except (*HOPELESS, Refusal):
+        raise
+    except ssl.SSLError as error:
+        raise ConnectionError(f"{error.reason or error}; {UNANSWERED}") from None
+    except (OSError, EOFError):
+        raise ConnectionError(UNANSWERED) from None
 
 
 def _told(error: Exception) -> str:

@@ -38,7 +38,10 @@ class ServersConfig:
     def __post_init__(self) -> None:
         listed = not isinstance(self.addresses, str) and all(isinstance(each, str) for each in self.addresses)
         if not listed or not self.addresses:
-            raise ValueError(f'servers.addresses is {self.addresses!r}; it must be a list such as ["host:7000"]')
+            raise ValueError(
+                f'servers.addresses is {self.addresses!r}; it must be a list such as ["host:7000"]; on the command '
+                "line, name all servers with --servers host:7000,host:7001"
+            )
         for each in self.addresses:
             split_address(each)
         if len(set(self.addresses)) < len(self.addresses):

@@ -25,6 +25,7 @@ PATIENCE = 60.0  # seconds for a client to read what is sent to it
 HELLO_PATIENCE = 10.0  # seconds for a stranger to say hello
 GONE = (OSError, EOFError)
 NO_TOKEN = "this server wants a token; name the file that holds it: top --token-file, train --server-token-file"
+WRONG_TOKEN = "the token is wrong; it must be that of the file which the server was given as --token-file"
 
 
 class Connection:
@@ -69,7 +70,7 @@ class Connection:
         given = hello.take(token=str, client=str)["token"].encode()
         wanted = self._listener.token
         if wanted is not None and not hmac.compare_digest(given, wanted.encode()):
-            raise Refusal("unauthorized", "the token is wrong" if given else NO_TOKEN)
+            raise Refusal("unauthorized", WRONG_TOKEN if given else NO_TOKEN)
         self._listener.shard.handle(hello, self._answer, self)
 
     def _room(self) -> bool:

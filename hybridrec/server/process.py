@@ -67,10 +67,15 @@ class ServerOptions:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        _readable("--tls-cert", self.tls_cert)
+        _readable("--tls-key", self.tls_key)
         try:
             context.load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ssl.SSLError) as error:
-            raise ValueError(f"{self.tls_cert} and {self.tls_key} are no certificate with its key: {error}") from None
+            raise ValueError(
+                f"--tls-cert {self.tls_cert} and --tls-key {self.tls_key} are no certificate with its key ({error}); "
+                "both must be PEM, and of one pair"
+            ) from None
         return context
 
 
@@ -96,14 +101,37 @@ def read_token(path: Path | None) -> str | None:
         token = path.read_text().strip()
     except OSError as error:
         raise ValueError(f"the token cannot be read from {path}: {error.strerror}; name a file that holds it") from None
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"{path} holds bytes that are no text, and a token is text; write one: "
+            f"head -c 32 /dev/urandom | base64 > {path}"
+        ) from None
     if not token:
         raise ValueError(f"{path} holds no token; write a long random text into it")
     return token
 
 
+def _readable(what: str, path: Path | None) -> None:
+    """Refuse a file that cannot be opened, with its name: ssl tells neither which it was, nor what to do."""
+    try:
+        if path is not None:
+            path.open("rb").close()
+    except OSError as error:
+        raise ValueError(
+            f"{what} cannot be read from {path}: {error.strerror}; name a PEM file that you may read"
+        ) from None
+
+
 def client_tls(authority: Path | None) -> ssl.SSLContext:
     """How clients check servers: by this certificate, or by those that the system trusts."""
-    context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    _readable("the certificate of servers", authority)
+    try:
+        context = ssl.create_default_context(cafile=None if authority is None else str(authority))
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{authority} holds no certificate ({error.reason or error}); give the PEM file that servers have as "
+            "--tls-cert, or that of the authority which signed it"
+        ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 

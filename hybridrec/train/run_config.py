@@ -143,8 +143,11 @@ def read_config(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no file {file}; name a run.toml, or the config.json of a run") from None
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}; name a run.toml") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} is no text; name a run.toml, or the config.json of a run") from None
     except ValueError as error:
-        raise ValueError(f"{file} cannot be read: {error}") from None
+        kind = "JSON" if file.suffix == ".json" else "TOML"
+        raise ValueError(f"{file} is no {kind}: {error}; mend that line, or name another file") from None
     if not isinstance(values, dict):
         raise ValueError(f"{file} holds a {type(values).__name__}; a configuration has sections: {', '.join(SECTIONS)}")
     if "run" in values:

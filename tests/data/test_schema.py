@@ -76,11 +76,11 @@ def test_a_label_or_weight_that_cannot_be_is_refused(given, message):
         ({"type": pa.string(), "kind": "dense"}, "string cannot be kind='dense'; hash it"),
         ({"type": pa.string(), "kind": "label"}, "IsIn"),
         ({"type": pa.list_(LIST)}, "list of lists and travels as kind='extra'"),
-        ({"type": pa.list_(pa.float32()), "kind": "dense"}, "needs a fixed length; state it with size="),
-        ({"type": LIST, "kind": "label"}, "a list as label needs a fixed length"),
+        ({"type": pa.list_(pa.float32()), "kind": "dense"}, "needs a fixed length; .* say how many: size=3"),
+        ({"type": LIST, "kind": "label"}, 'needs a fixed length; .*"size": 3 .*data.schema=s.json.; else take another'),
         ({"type": pa.list_(pa.float32(), 2), "kind": "weight"}, "one number per row"),
         ({"kind": "dense", "null": "empty"}, "suits ids; a dense column takes"),
-        ({"kind": "extra", "null": "id"}, "suits ids"),
+        ({"kind": "extra", "null": "id"}, 'suits ids, not kind .extra.; leave null out, or take "error"'),
         ({"null": "default"}, "needs a default= value"),
         ({"default": "x"}, "default='x' is no value of a int64 column"),
         ({"default": [1, 2]}, r"default=\[1, 2\] is no value"),
@@ -93,6 +93,12 @@ def test_a_label_or_weight_that_cannot_be_is_refused(given, message):
 def test_a_feature_that_contradicts_itself_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=f"feature 'x': .*{message}"):
         Feature(**({"name": "x", "kind": "id", "type": pa.int64()} | changes))
+
+
+def test_a_column_that_a_schema_file_had_as_ids_is_skipped_by_a_change_of_its_kind_alone():
+    listed = Feature("x", "id", pa.int64()).to_json()
+    assert listed["null"] == "id"
+    assert Feature.from_json({**listed, "kind": "skip"}).kind == "skip"
 
 
 def test_transforms_are_checked_against_the_type_and_named_with_the_feature():

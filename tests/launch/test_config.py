@@ -26,7 +26,7 @@ def test_a_file_without_the_two_sections_starts_one_server_and_one_trainer():
         ({"servers": {"memory": "8GB"}}, "servers.memory is '8GB'; it must be true or false"),
         ({"servers": {"memory": True, "path": "rows"}}, "rows live in one place"),
         ({"servers": {"path": 3}}, "servers.path is 3"),
-        ({"servers": {"port": 65535, "count": 2}}, "2 servers need ports up to 65535"),
+        ({"servers": {"port": 65535, "count": 2}}, "ports up to 65536; ports end at 65535: take 65534 or less"),
         ({"servers": {"deadline": 0}}, "servers.deadline is 0"),
         ({"servers": {"deadline": float("inf")}}, "servers.deadline is inf"),
         ({"trainers": {"restarts": 1.5}}, "trainers.restarts is 1.5"),

@@ -89,5 +89,16 @@ def test_rows_live_in_the_folder_of_the_run_unless_the_file_says_otherwise(tmp_p
     assert (after("--path", command) if "--path" in command else None) == path
 
 
+@pytest.mark.parametrize(("servers", "ports"), [({"port": 7000}, ["7000", "7001"]), ({}, ["0", "0"])])
+def test_servers_listen_at_the_port_of_the_run_and_those_after_it_or_at_any(tmp_path: Path, servers: dict, ports: Any):
+    made = roles(tmp_path, servers={"count": 2, **servers})
+    assert [after("--port", made.server(number, 0).command) for number in (0, 1)] == ports
+
+
+def test_a_server_starts_again_at_the_port_where_trainers_look_for_it(tmp_path: Path):
+    made = roles(tmp_path, servers={"count": 2, "port": 7000})
+    assert after("--port", made.server(1, 45678).command) == "45678"
+
+
 def test_a_free_port_is_one():
     assert 0 < free_port() < 65536

@@ -25,6 +25,7 @@ def test_figures_can_be_overridden():
         ("8xH100", {}, "write NODESxDEVICESxKIND, such as 2x8xH100"),
         ("1x8xV100", {}, "no kind 'V100'; there are A100-40"),
         ("0x8xH100", {}, "nodes is 0"),
+        ("8193x8xH100", {}, "are 65,544 devices; plans are made for 65,536 at most: give fewer"),
         ("1x8xH100", {"memroy": 1.0}, "no 'memroy' to override; it has memory"),
         ("1x8xH100", {"memory": 0.0}, "memory is 0.0"),
         ("1x8xH100", {"inside": float("inf")}, "inside is inf"),

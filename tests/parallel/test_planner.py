@@ -195,6 +195,23 @@ def test_what_cannot_fit_is_refused_with_the_shortfall_of_each_device():
     assert e.value.shortfall == pytest.approx(128e9 - 57.6e9, rel=0.01)
 
 
+def test_devices_without_room_for_their_own_batch_are_not_said_to_be_too_few():
+    with pytest.raises(
+        CannotFit, match=r"and 90 bytes are free there.*Take devices with more memory, or a smaller batch"
+    ):
+        make_plan(work(table("small", 1000, 16)), Cluster.parse("1x2xcpu", memory=100))
+
+
+def test_as_many_devices_as_are_proposed_have_room():
+    tables = work(table("big", 10**9, 128))
+    with pytest.raises(CannotFit) as error:
+        make_plan(tables, Cluster.parse("1x4xcpu"))
+    proposed = str(error.value).partition("Take about ")[2].split()[0]
+    assert make_plan(tables, Cluster.parse(f"1x{proposed}xcpu"))["big"].scheme == "row"
+    with pytest.raises(CannotFit):
+        make_plan(tables, Cluster.parse(f"1x{int(proposed) - 1}xcpu"))
+
+
 def test_what_constraints_keep_from_fitting_is_said_to_be_so():
     with pytest.raises(CannotFit, match="constraints or whole tables") as error:
         make_plan(work(table("big", 10**8, 256)), SMALL, Constraints({"big": Pin("table")}))

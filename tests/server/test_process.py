@@ -86,7 +86,10 @@ def test_with_tls_and_token_all_is_as_without(guarded):
 @pytest.mark.parametrize("token", [None, "another-long-random-text", TOKEN[:-1], TOKEN + "x"])
 def test_a_wrong_token_is_refused_at_once(guarded, token):
     server, cert = guarded
-    with pytest.raises(PermissionError, match="token"):
+    remedy = (
+        "name the file that holds it" if token is None else "it must be that of the file which the server was given"
+    )
+    with pytest.raises(PermissionError, match=remedy):
         Servers.connect([server.address], token=token, tls=client_tls(cert), deadline=PATIENCE)
 
 
@@ -108,8 +111,24 @@ def test_an_expired_certificate_is_refused(tmp_path):
 
 def test_a_client_without_tls_is_refused_by_a_server_that_has_it(guarded):
     server, _ = guarded
-    with pytest.raises(ServerLost, match="was not made within 1 s"):
+    with pytest.raises(ServerLost, match=r"was not made within 1 s \(who listens there .* does one side alone use TLS"):
         Servers.connect([server.address], token=TOKEN, deadline=1)
+
+
+def test_a_client_with_tls_is_told_that_the_server_may_have_none(guarded):
+    _, cert = guarded
+    with (
+        ServerProcess() as plain,
+        pytest.raises(ServerLost, match=r"\(.*who listens there .* does one side alone use TLS"),
+    ):
+        Servers.connect([plain.address], tls=client_tls(cert), deadline=1)
+
+
+def test_another_program_at_the_address_is_told_from_nobody():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ServerLost, match="who listens there does not answer as a server: is it another program"):
+            Servers.connect([address], deadline=0.3)
 
 
 def test_strangers_may_send_little_and_cost_nobody_anything(guarded):
@@ -145,6 +164,28 @@ def test_options_that_cannot_be_are_refused(tmp_path):
         read_token(tmp_path / "empty")
     with pytest.raises(ValueError, match=r"the token cannot be read from .*none: No such file or directory; name a"):
         read_token(tmp_path / "none")
+    (tmp_path / "bytes").write_bytes(b"\xff" * 32)
+    with pytest.raises(ValueError, match=r"bytes holds bytes that are no text, and a token is text; write one: head"):
+        read_token(tmp_path / "bytes")
+
+
+@pytest.mark.parametrize("missing", ["cert", "key"])
+def test_a_file_of_tls_that_cannot_be_read_is_named_with_its_option(tmp_path, missing):
+    made = dict(zip(("cert", "key"), certificate(tmp_path), strict=True))
+    made[missing].unlink()
+    with pytest.raises(ValueError, match=rf"--tls-{missing} cannot be read from .*: No such file .*; name a PEM file"):
+        ServerOptions(tls_cert=made["cert"], tls_key=made["key"]).tls()
+
+
+def test_files_that_hold_no_certificate_are_named_with_the_rule(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("no certificate")
+    with pytest.raises(ValueError, match=r"--tls-key .*text are no certificate with its key .*; both must be PEM"):
+        ServerOptions(tls_cert=text, tls_key=text).tls()
+    with pytest.raises(ValueError, match=r"text holds no certificate .*; give the PEM file that servers have"):
+        client_tls(text)
+    with pytest.raises(ValueError, match=r"servers cannot be read from .*none: No such file or directory; name a PEM"):
+        client_tls(tmp_path / "none")
 
 
 def test_what_keeps_a_server_from_starting_is_told_with_the_remedy(tmp_path):
@@ -167,8 +208,7 @@ def test_a_client_without_a_token_is_told_where_to_give_it(guarded):
 
 def test_a_server_that_is_not_there_is_to_be_started():
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(
-        ServerLost, match=r"\(Connection refused\); start it: hybridrec server --number 0 --of 1, or mend"
-    ):
+        port = free.getsockname()[1]
+    address, start = f"127.0.0.1:{port}", f"hybridrec server --number 0 --of 1 --port {port}"
+    with pytest.raises(ServerLost, match=rf"\(Connection refused\); start it: {start}, or mend"):
         Servers.connect([address], deadline=0.3)

@@ -66,7 +66,8 @@ def test_a_configuration_has_a_section_of_servers(data):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--staleness", "2"], "servers.addresses is []; it must be a list such as"),
+        (["--staleness", "2"], "servers.addresses is []; it must be a list"),
+        (["--staleness", "2"], "on the command line, name all servers with --servers host:7000"),
         (["--servers", "box"], "'box' is no address of a server; write it as host:port"),
         (["--servers", "a:1,a:1"], "servers.addresses is ['a:1', 'a:1']; each server is named once"),
         (["--servers", "a:1", "servers.stale=2"], "servers has no option 'stale'; valid are addresses, staleness"),

@@ -87,8 +87,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no file .*none.toml; name a run.toml"):
         read_config(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("a = = 1")
-    with pytest.raises(ValueError, match=r"bad.toml cannot be read: "):
+    with pytest.raises(ValueError, match=r"bad.toml is no TOML: .*line 1, column 5.*; mend that line"):
         read_config(tmp_path / "bad.toml")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ValueError, match=r"bad.json is no JSON: .*line 1 column 2.*; mend that line"):
+        read_config(tmp_path / "bad.json")
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1\x80")
+    with pytest.raises(ValueError, match=r"rows.parquet is no text; name a run.toml"):
+        read_config(tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize(
