@@ -33,6 +33,8 @@ from tests.ordering.clocks import Clocks, Vector
 from tests.ordering.memory import CARD, Block, Deed, Memory, Places
 from tests.ordering.streams import Currents, Event, Stream
 
+# What waits, or records a stream, for whoever calls it.
+HELPERS = {"wait", "after", "_read_by"}
 # Where the host looks at pinned memory without waiting, and can do with what it finds there.
 GLANCES = {"tier_class.py:watch", "lookup.py:watch", "lookup.py:refuse"}
 CODE = str(Path(__file__).resolve().parents[2] / "hybridrec")
@@ -112,7 +114,7 @@ class Card:
 
     def heeds(self, what: str = "waits") -> bool:
         """Whether the function that waits for something, or records a stream, does so; a test may have it left out."""
-        place = next((function(frame) for frame in frames() if frame.f_code.co_name != "wait"), "a test")
+        place = next((function(frame) for frame in frames() if frame.f_code.co_name not in HELPERS), "a test")
         place = f"{place} {what}"
         self.waits.add(place)
         return place not in self.left_out

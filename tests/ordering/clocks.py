@@ -6,6 +6,8 @@ work is ordered behind all that its vector has.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,7 +49,11 @@ class Clocks:
 
     def of_threads(self) -> Vector:
         """What all threads of the host know together: each has dropped its references before the last one goes."""
-        return self._vectors[self._threads].max(0)
+        return self.together(self._threads)
+
+    def together(self, several: Iterable[int]) -> Vector:
+        """What is over when all that these were given is."""
+        return self._vectors[list(several)].max(0, initial=0)
 
     def everything(self) -> Vector:
         """The moment when all that was given to anybody is done."""

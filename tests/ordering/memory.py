@@ -150,7 +150,8 @@ class Memory:
             return
         users = block.history.users(self._clocks.of_threads())
         if block.kind == CARD:
-            left = [each for each in users if each.who not in block.recorded | {block.made_by}]
+            waited = self._clocks.together(block.recorded)  # who has waited for a stream keeps it, too
+            left = [each for each in users if each.who != block.made_by and each.time > waited[each.who]]
             if left:
                 self._free.setdefault((block.pool, block.made_by), []).append(_Free(left))
         else:

@@ -139,6 +139,21 @@ def test_memory_that_another_stream_uses_is_let_go_only_when_that_is_recorded(ca
     assert ("memory is handed out anew" in " ".join(card.findings)) == (not recorded)
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_is_kept_by_a_recorded_stream_for_those_that_it_has_waited_for(card, side, waits):
+    lent, third = torch.zeros(4, device=card.device), torch.cuda.Stream(card.device)
+    for stream in (side, third):
+        stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(third):
+        lent.sum()
+    if waits:
+        side.wait_stream(third)
+    lent.record_stream(side)
+    del lent
+    torch.zeros(1, device=card.device)
+    assert ("memory is handed out anew" in " ".join(card.findings)) == (not waits)
+
+
 def test_a_stream_that_has_waited_may_have_the_memory(card, side):
     lent = torch.zeros(4, device=card.device)
     side.wait_stream(torch.cuda.current_stream())

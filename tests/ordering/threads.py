@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tests.ordering.card import Card
@@ -40,6 +41,10 @@ class _Late(Future):
         self._executor.until(self)
         return super().result(timeout)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._executor.until(self)
+        return super().exception(timeout)
+
 
 class LateExecutor:
     """In place of a ThreadPoolExecutor with one thread: each thing is done when somebody wants to know what it did.
@@ -51,9 +56,9 @@ class LateExecutor:
         self._card, self._thread = card, Thread(card, f"the thread {name}")
         self._waiting: deque[tuple[_Late, Callable[[], Any], Vector]] = deque()
 
-    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future[Any]:
         made = _Late(self)
-        self._waiting.append((made, work, self._card.clocks.seen(self._card.thread)))
+        self._waiting.append((made, partial(work, *given), self._card.clocks.seen(self._card.thread)))
         if self._card.prompt:
             self._do_next()
         return made

@@ -52,11 +52,14 @@ class Nccl:
 
 class _ByNccl:
     def __init__(self, work: Any, received: Tensor, sent: Tensor) -> None:
-        self._work, self._received, self._sent = work, received, sent
+        self._work, self._received = work, received
+        self._sent: Any = sent
 
     def wait(self) -> Tensor:
         if self._work is not None:
             self._work.wait()  # the current stream does
+            if self._sent.is_cuda:  # its memory may be that of another stream, which does not wait
+                self._sent.record_stream(torch.cuda.current_stream(self._sent.device))
             self._work = self._sent = None
         return self._received
 
