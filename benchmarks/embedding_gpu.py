@@ -19,10 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from embedding_gpu_figures import GOALS, Answers, figures, figures_of, lines
+from embedding_gpu_known import known_from
 from gpu_models import SHAPES
 from gpu_process import Task, run
 from machine import gpu, short_name
-from question import RESULTS, Options, about, add_smoke, keep, kept_before, note, options_of, parsed, picture, tell
+from question import (
+    RESULTS,
+    Options,
+    Parser,
+    about,
+    add_smoke,
+    keep,
+    kept_before,
+    note,
+    options_of,
+    parsed,
+    picture,
+    tell,
+)
 
 PROGRAMS = {"ours": "embedding_gpu_ours.py", "fbgemm": "peers/fbgemm_tbe_gpu.py"}
 USUAL = ["tiny", "small", "criteo"]
@@ -44,8 +58,10 @@ def measure(args: Options) -> dict[str, Any]:
     for name in args.models:
         if answer["correct"][name]["passed"]:
             sides = ["ours"] if reason else list(PROGRAMS)
-            answers = take_turns(replace(base, model=name), sides, args.passes)
+            left_out = args.known.left_out(name, sides) if args.known else {}
+            answers = take_turns(replace(base, model=name), sides, args.passes, left_out)
             answer[name] = {**figures(name, answers), "passes": args.passes}
+            answer[name] |= {"known": args.known.path.name, "left_out": left_out} if args.known else {}
             answer["versions"] |= versions(answers)
     return answer
 
@@ -59,13 +75,17 @@ def check(models: list[str], device: str) -> dict[str, Any]:
     return checked
 
 
-def take_turns(task: Task, sides: list[str], passes: int) -> Answers:
-    """Each side once per pass, every other pass backwards; kernels are looked at in the first."""
+def take_turns(task: Task, sides: list[str], passes: int, left_out: dict[str, list[str]]) -> Answers:
+    """Each side once per pass, every other pass backwards; kernels are looked at in the first.
+
+    What is `left_out` of a side is tried in no pass, what has proved hopeless in no later one.
+    """
     answers: Answers = {side: [] for side in sides}
     for turn in range(passes):
         for side in sides if turn % 2 == 0 else reversed(sides):
             begin = time.perf_counter()
-            asked = replace(task, profile=turn == 0, skip=hopeless(answers[side]))
+            skip = (*left_out.get(side, []), *hopeless(answers[side]))
+            asked = replace(task, profile=turn == 0, skip=skip)
             answer = run(PROGRAMS[side], asked.to_json())
             if "ms" in answer:
                 answers[side].append(answer)
@@ -139,9 +159,22 @@ def arguments() -> Options:
     parser.add_argument("--batches", type=int, default=16, help="distinct batches; medium: as many as memory allows")
     parser.add_argument("--steps", type=int, default=40, help="timed steps: their median counts")
     parser.add_argument("--no-peer", action="store_true", help="measure ours alone")
+    told = "an earlier answer, of results/: variants that failed or were slower there are left out"
+    parser.add_argument("--known", type=known_from, metavar="FILE", help=told)
     args = parsed(parser)
     args.models = args.models or (list(SHAPES) if args.smoke else USUAL)
+    if args.known:
+        check_known(parser, args)
     return args
+
+
+def check_known(parser: Parser, args: Options) -> None:
+    """An earlier answer helps where it has a model that is asked for, on a GPU."""
+    path, models = args.known.path, args.known.models
+    if args.smoke:
+        parser.error(f"--known {path} says nothing of a smoke run on the CPU; leave --known or --smoke out")
+    if not models.keys() & set(args.models):
+        parser.error(f"--known {path} has none of {', '.join(args.models)}; it has {', '.join(models) or 'no model'}")
 
 
 def main() -> None:

@@ -111,6 +111,8 @@ def lines(answer: dict[str, Any]) -> str:
         for side, ms in answer.get(name, {}).get("ms", {}).items():
             shown.append(f"{name:8}{side:8}" + "  ".join(f"{part} {each:.3f} ms" for part, each in ms.items()))
         shown += [f"{name:8}{what}: {why}" for what, why in answer.get(name, {}).get("failures", {}).items()]
+        for side, left in answer.get(name, {}).get("left_out", {}).items():
+            shown.append(f"{name:8}{side:8}left out, by {answer[name]['known']}: {'; '.join(left) or 'nothing'}")
     return "\n".join(shown)
 
 

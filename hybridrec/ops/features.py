@@ -42,9 +42,7 @@ class Of(NamedTuple):
 
     NO_ID: int = 1 - 2**63  # as hybridrec.types.id_block has it
 
-    # In the places of rows, while their occurrences are grouped.
-    SINGLE: int = -1  # there is but one, which needs no place
-    MANY: int = 1 << 30  # a mark of rows with many
+    MANY: int = 1 << 30  # in the places of rows, while their occurrences are grouped: a mark of those with many
 
 
 of = constants(Of())

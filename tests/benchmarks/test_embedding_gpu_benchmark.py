@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-MODULES = ("gpu_models", "gpu_process", "gpu_profile", "embedding_gpu", "embedding_gpu_figures", "embedding_gpu_check")
+MODULES = (
+    "gpu_models",
+    "gpu_process",
+    "gpu_profile",
+    "embedding_gpu",
+    "embedding_gpu_figures",
+    "embedding_gpu_check",
+    "embedding_gpu_known",
+)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +172,120 @@ def test_medium_has_a_ratio_and_a_bound_of_its_time(modules: dict[str, ModuleTyp
 def test_a_later_pass_leaves_out_what_failed_or_is_far_behind(modules: dict[str, ModuleType]) -> None:
     first = side({"step": {"a": 1.0, "b": 1.2, "c": 2.0}}) | {"failures": {"fwd graph": "no"}}
     assert modules["embedding_gpu"].hopeless([first]) == ("fwd graph", "step c")
+
+
+# -- what an earlier answer knows ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def earlier(modules: dict[str, ModuleType], tmp_path: Path) -> Path:
+    """An answer for tiny: two passes of ours, one of the peer."""
+    floor = {"copy_gb_per_s": 1.0, "floor": {"fwd": 1, "fwd_bwd": 1, "ids": 1, "distinct": 1}}
+    first = side({"fwd": {"eager": 2.0, "graph": 3.0}, "step": {"graphs": 4.0, "eager": 6.0}}, **floor)
+    second = side({"fwd": {"eager": 2.5, "graph": 1.0}, "step": {"graphs": 5.0}, "step_eager": {"eager": 6.0}}, **floor)
+    first["failures"] = {"step graphs, compiled": "no room", "profile step": "no room", "fwd_bwd eager": "no room"}
+    second["failures"] = {"fwd graph": "only once"}
+    peer = side({"fwd": {"eager": 1.0, "graph": 1.0}, "step": {"compiled": 3.0, "compiled, reduce-overhead": 3.1}})
+    peer |= {"failures": {"fwd_bwd graph": "no"}, "crash": "it ended"}
+    peer["ms"]["fwd_bwd"] = {"eager": 2.0}
+    tiny = modules["embedding_gpu_figures"].figures("tiny", {"ours": [first, second], "fbgemm": [peer]})
+    path = tmp_path / "earlier_gpu.json"
+    path.write_text(json.dumps({"tiny": tiny, "passes": 2, "correct": {"small": {}}, "versions": {}}))
+    return path
+
+
+LEFT_OUT = {
+    "ours": ["fwd eager", "step graphs, compiled"],  # by the best pass; fwd_bwd has no time, the step a copy
+    "fbgemm": ["fwd_bwd graph", "step compiled, reduce-overhead"],  # both lookups are the fastest
+}
+
+
+def answered(
+    benchmark: ModuleType, patch: pytest.MonkeyPatch, asked: list[Any], models: list[str], known: Any
+) -> dict[str, Any]:
+    """The answer of two passes whose processes tell the same each time; what they are asked goes into `asked`."""
+
+    def run(program: str, task: str) -> dict[str, Any]:
+        asked.append((program, json.loads(task)))
+        floor = {"copy_gb_per_s": 1.0, "floor": {"fwd": 1, "fwd_bwd": 1, "ids": 1, "distinct": 1}}
+        return side({"step": {"a": 1.0, "b": 2.0}}, **floor)
+
+    patch.setattr(benchmark, "run", run)
+    patch.setattr(benchmark, "why_no_peer", lambda args: None)
+    patch.setattr(benchmark, "check", lambda models, device: {name: {"passed": True} for name in models})
+    sizes = {"batch": 8, "batches": 1, "steps": 1, "passes": 2, "smoke": False, "no_peer": False}
+    return benchmark.measure(benchmark.Options(models=models, known=known, **sizes))
+
+
+def test_what_failed_or_was_slower_in_an_earlier_answer_is_left_out(
+    modules: dict[str, ModuleType], earlier: Path
+) -> None:
+    known = modules["embedding_gpu_known"].known_from(str(earlier))
+    assert known.left_out("tiny", ["ours", "fbgemm"]) == LEFT_OUT
+
+
+def test_a_side_or_model_that_the_earlier_answer_lacks_is_tried_whole(
+    modules: dict[str, ModuleType], earlier: Path
+) -> None:
+    known = modules["embedding_gpu_known"].known_from(str(earlier))
+    assert known.left_out("tiny", ["other"]) == {"other": []}
+    assert known.left_out("small", ["ours", "fbgemm"]) == {"ours": [], "fbgemm": []}
+
+
+def test_what_is_known_is_left_out_of_every_pass_and_told(
+    modules: dict[str, ModuleType], earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, asked = modules["embedding_gpu"], []
+    known = modules["embedding_gpu_known"].known_from(str(earlier))
+    answer = answered(benchmark, monkeypatch, asked, ["tiny", "small"], known)
+    for name, expected in (("tiny", LEFT_OUT), ("small", {"ours": [], "fbgemm": []})):
+        assert (answer[name]["known"], answer[name]["left_out"]) == ("earlier_gpu.json", expected)
+        for at, program in benchmark.PROGRAMS.items():
+            skipped = [task["skip"] for which, task in asked if (which, task["model"]) == (program, name)]
+            assert skipped == [expected[at], [*expected[at], "step b"]]
+    assert "left out, by earlier_gpu.json: fwd eager; step graphs, compiled" in benchmark.lines(answer)
+
+
+def test_without_an_earlier_answer_every_variant_is_tried(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark, asked = modules["embedding_gpu"], []
+    answer = answered(benchmark, monkeypatch, asked, ["tiny"], known=None)
+    assert not {"known", "left_out"} & answer["tiny"].keys()
+    assert [task["skip"] for _, task in asked] == [[], [], ["step b"], ["step b"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot read"), ("{", "is no JSON"), ("[]", "is no answer of a benchmark")]
+)
+def test_a_known_file_that_cannot_be_read_is_refused_by_its_name(
+    modules: dict[str, ModuleType], refusal: Callable[..., str], tmp_path: Path, content: str | None, said: str
+) -> None:
+    path = tmp_path / "known.json"
+    if content is not None:
+        path.write_text(content)
+    last = refusal(modules["embedding_gpu"], "tiny", "--known", str(path)).splitlines()[-1]
+    assert "error: argument --known: " in last
+    assert said in last
+    assert str(path) in last
+
+
+def test_a_known_file_without_the_models_is_refused_with_those_that_it_has(
+    modules: dict[str, ModuleType], refusal: Callable[..., str], earlier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    said = refusal(modules["embedding_gpu"], "small", "medium", "--known", str(earlier))
+    assert f"error: --known {earlier} has none of small, medium; it has tiny" in said
+
+
+def test_a_smoke_run_takes_no_known_file(
+    modules: dict[str, ModuleType], refusal: Callable[..., str], earlier: Path
+) -> None:
+    said = refusal(modules["embedding_gpu"], "tiny", "--smoke", "--known", str(earlier))
+    assert f"--known {earlier} says nothing of a smoke run" in said
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------
 
 
 def test_models_of_an_earlier_run_of_the_day_stay_in_the_file(

@@ -10,6 +10,7 @@ import torch
 
 from hybridrec.ops.reserved import Column, HostPages, Whole, grow_all
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.ops.taken import Taken, mapped
 
 pytestmark = needs_gpu
 
@@ -78,37 +79,37 @@ def test_pages_of_the_host_go_with_the_last_tensor_of_them() -> None:
 
 
 @on_a_card
-def test_memory_of_a_card_goes_with_the_last_tensor_of_a_column() -> None:
-    torch.cuda.empty_cache()
-    before = torch.cuda.mem_get_info(DEVICE)[0]
+def test_memory_of_a_card_goes_with_the_last_tensor_of_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = Taken(monkeypatch)
     column = Column(MANY, (64,), torch.float32, DEVICE)
     column.grow(1 << 20)
-    tensor = column.tensor
+    tensor, address = column.tensor, column.address
     del column
     gc.collect()
     tensor.fill_(2)
     assert float(tensor[-1].sum()) == 128
-    assert torch.cuda.mem_get_info(DEVICE)[0] <= before - 2**28
+    assert (taken.bytes, mapped(address)) == (2**28, True)
     del tensor
     gc.collect()
-    assert torch.cuda.mem_get_info(DEVICE)[0] > before - 2**24
+    assert (taken.bytes, mapped(address)) == (0, False)
 
 
 @on_a_card
-def test_a_graph_is_whole_though_a_column_goes_while_it_is_captured() -> None:
-    torch.cuda.empty_cache()
-    before, number = torch.cuda.mem_get_info(DEVICE)[0], torch.zeros((), device=DEVICE)
+def test_a_graph_is_whole_though_a_column_goes_while_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, number = Taken(monkeypatch), torch.zeros((), device=DEVICE)
     column = Column(MANY, (64,), torch.float32, DEVICE)
     column.grow(1 << 20)
-    graph = torch.cuda.CUDAGraph()
+    address, graph = column.address, torch.cuda.CUDAGraph()
+    assert mapped(address)
     with torch.cuda.graph(graph):
         number.add_(1)
         del column
         gc.collect()
+        kept = taken.bytes
     graph.replay()
-    assert float(number) == 1
+    assert (float(number), kept) == (1, 2**28)
     Column(MANY, (64,), torch.float32, DEVICE)  # what is gone by now is given back
-    assert torch.cuda.mem_get_info(DEVICE)[0] > before - 2**26
+    assert (taken.bytes, mapped(address)) == (0, False)
 
 
 @on_a_card

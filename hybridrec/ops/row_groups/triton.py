@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from hybridrec.ops.features import of
-from hybridrec.ops.row_groups import triton_sort
+from hybridrec.ops.row_groups import triton_eight, triton_sort
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Sizes:
     chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
-    each: int = 8  # ids of a thread while they are sorted
+    turns: int = 64  # parts of a batch, from which programs come in turn
+    part: int = 128  # first occurrences of rows that a program lists at a time
 
     def fitting(self, longest: int) -> Sizes:
         """For features of at most so many ids: the fewer, the less often programs meet at one row.
@@ -63,14 +64,38 @@ def _smaller(a, b):
 
 
 @triton.jit
-def _runs(keys, IDS: tl.constexpr, BITS: tl.constexpr):
-    """Rows and lanes of keys, sorted, and for each where those of its row begin and end."""
-    keys, i = triton_sort.ascending(keys, BITS), tl.arange(0, IDS)
+def turned(program, programs, TURNS: tl.constexpr):
+    """Programs in another order: neighbours, which run at the same time, come from different parts of the batch.
+
+    Those of one feature have the same rows in frequent use. Places of these lie side by side, so that atomic
+    operations of all programs would wait for each other at a few lines of the cache. May be `programs` or more.
+    """
+    return (program % TURNS) * tl.cdiv(programs, TURNS) + program // TURNS
+
+
+@triton.jit
+def _sorted(ids, lanes, IDS: tl.constexpr, BITS: tl.constexpr):
+    """Rows and lanes of ids, sorted, and for each where those of its row begin."""
+    keys = triton_sort.ascending(ids * IDS + lanes, BITS)
     lane = keys & (IDS - 1)
-    order = keys - lane + (IDS - 1 - i)  # of one row, the first has the largest
+    order = keys - lane + (IDS - 1 - tl.arange(0, IDS))  # of one row, the first has the largest
     head = (IDS - 1) - (tl.associative_scan(order, 0, _larger) & (IDS - 1)).to(tl.int32)
-    tail = (IDS - 1) - (tl.associative_scan(order, 0, _smaller, reverse=True) & (IDS - 1)).to(tl.int32)
-    return (keys >> BITS).to(tl.int32), lane.to(tl.int32), head, tail
+    return (keys >> BITS).to(tl.int32), lane.to(tl.int32), head
+
+
+@triton.jit
+def _lengths(heads, t, THREADS: tl.constexpr):
+    """The number of occurrences of its row, where it is the first of them, else 0; of eight neighbours of a thread."""
+    first = tl.full([THREADS], 8 * THREADS, tl.int32)
+    for r in tl.static_range(7, -1, -1):
+        first = tl.where(heads[r] == 8 * t + r, 8 * t + r, first)
+    after = tl.gather(tl.associative_scan(first, 0, _smaller, reverse=True), tl.minimum(t + 1, THREADS - 1), 0)
+    end, lengths = tl.where(t == THREADS - 1, 8 * THREADS, after), ()
+    for r in tl.static_range(7, -1, -1):
+        begins = heads[r] == 8 * t + r
+        lengths = (tl.where(begins, end - heads[r], 0),) + lengths  # noqa: RUF005 (kernels have no starred tuples)
+        end = tl.where(begins, heads[r], end)
+    return lengths
 
 
 @triton.jit
@@ -82,34 +107,59 @@ def count_occurrences(
     rows,  # int32 [programs, IDS]: what the ids of each program lead to, sorted
     lanes,  # int16 [programs, IDS]: where they stood before
     ranks,  # int32 [programs, IDS]: of an occurrence among those of its row; -1 where there is no row
+    firsts,  # int16 [programs, IDS]: where the first occurrences of rows stand among those of a program
+    numbers,  # int32 [programs]: how many there are
+    programs,
     IDS: tl.constexpr,
     BITS: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
+    TURNS: tl.constexpr,
 ):
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
-    program = tl.program_id(0)
+    program = turned(tl.program_id(0), programs, TURNS)
+    if program >= programs:
+        return
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     at = (program - tl.load(first_programs + feature)) * IDS
     left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
-    i = tl.arange(0, IDS)
-    id = tl.load(values + tl.load(line + of.START) + at + i, mask=i < left, other=-1)
-    id = tl.where((id >= 0) & (id < size), id, -1)
+    values += tl.load(line + of.START) + at
+    THREADS: tl.constexpr = IDS // 8  # each with eight ids, if there are as many
+    t, ids, before = tl.arange(0, THREADS), (), ()
+    for r in tl.static_range(8):
+        i = r * THREADS + t
+        id = tl.load(values + i, mask=i < left, other=-1)
+        ids, before = ids + (tl.where((id >= 0) & (id < size), id, -1),), before + (i,)  # noqa: RUF005
+    id, i = triton_eight.joined(ids, THREADS), triton_eight.joined(before, THREADS)
     narrow = size <= 2147483648 // IDS
     if not narrow:  # a dynamic table may have many slots, of which the first are in use
         narrow = tl.max(id, 0) < 2147483648 // IDS
     if narrow:  # sorting half the bits takes half the time
-        row, lane, head, tail = _runs(id.to(tl.int32) * IDS + i, IDS, BITS)
+        row, lane, head = _sorted(id.to(tl.int32), i, IDS, BITS)
     else:
-        row, lane, head, tail = _runs(id * IDS + i, IDS, BITS)
-    place, speaks = places + tl.load(line + of.BASE) + row, (i == head) & (row >= 0)
-    earlier = tl.atomic_add(place, tail - head + 1, mask=speaks, sem="relaxed")
-    rank = tl.gather(earlier, head, 0) + i - head
-    to = program * IDS + i
-    tl.store(rows + to, row)
-    tl.store(lanes + to, lane.to(tl.int16))
-    tl.store(ranks + to, tl.where(row >= 0, rank, -1))
+        row, lane, head = _sorted(id, i, IDS, BITS)
+    tl.store(lanes + program * IDS + tl.arange(0, IDS), lane.to(tl.int16))
+    lengths = _lengths(triton_eight.eight(head, THREADS), t, THREADS)
+    runs = triton_eight.abreast(head | (triton_eight.joined(lengths, THREADS) << 16), THREADS)
+    row_of = triton_eight.abreast(row, THREADS)
+    places += tl.load(line + of.BASE)
+    earlier, new, news = (), (), tl.zeros([THREADS], tl.int32)
+    for r in tl.static_range(8):
+        speaks = (runs[r] >> 16 > 0) & (row_of[r] >= 0)
+        found = tl.atomic_add(places + row_of[r], runs[r] >> 16, mask=speaks, sem="relaxed")
+        first = speaks & (found == 0)
+        earlier, new, news = earlier + (found,), new + (first,), news + first  # noqa: RUF005
+    earlier, heads = triton_eight.in_line(earlier, THREADS), triton_eight.in_line(runs, THREADS) & 65535
+    earlier = triton_eight.abreast(tl.gather(earlier, heads, 0), THREADS)
+    to, of_firsts = program * IDS + t, firsts + program * IDS + tl.cumsum(news, 0) - news
+    for r in tl.static_range(8):
+        tl.store(rows + to + r * THREADS, row_of[r])
+        rank = earlier[r] + r * THREADS + t - (runs[r] & 65535)
+        tl.store(ranks + to + r * THREADS, tl.where(row_of[r] >= 0, rank, -1))
+        tl.store(of_firsts, (r * THREADS + t).to(tl.int16), mask=new[r])
+        of_firsts += new[r]
+    tl.store(numbers + program, tl.sum(news))
 
 
 @triton.jit
@@ -171,6 +221,8 @@ def list_rows(
     rows,
     lanes,
     ranks,
+    firsts,
+    numbers,
     bag_of,  # int32 [N]: the bag of each id of a ragged feature
     scales,  # float32 [F, B], if SHARES
     weights,  # float32 [N], if WEIGHTED
@@ -184,6 +236,7 @@ def list_rows(
     n,
     chunks,
     IDS: tl.constexpr,
+    PART: tl.constexpr,
     FEW: tl.constexpr,
     CHUNK: tl.constexpr,
     SHORT: tl.constexpr,
@@ -195,42 +248,47 @@ def list_rows(
 ):
     """The first occurrence of each row puts it on a list, by how many there are, and draws its places."""
     program = tl.program_id(0)
+    there = tl.load(numbers + program)
+    if there == 0:  # as in many programs
+        return
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
-    start = tl.load(line + of.START)
-    at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
-    first = tl.load(ranks + at) == 0
-    row = tl.load(rows + at, mask=first, other=0)
-    i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at, mask=first, other=0).to(tl.int32)
-    place = places + tl.load(line + of.BASE) + row
-    times = tl.load(place, mask=first, other=0)
-    alone, some, lots = first & (times == 1), first & (times > 1) & (times <= FEW), first & (times > FEW)
-    parts = tl.where(lots, (times + CHUNK - 1) // CHUNK, 0)
-    word = _word(alone, some, tl.where(some, times, 0), parts, SHORT, LONG)
-    total = tl.sum(word)
-    if total != 0:  # many programs have no first occurrence, and most none of some kind
-        table = tl.zeros([IDS], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
-        kind = tl.load(line + of.CLASS)
-        begin = tl.load(lists + kind * 2)
+    start, kind = tl.load(line + of.START), tl.load(line + of.CLASS)
+    table = tl.zeros([PART], tl.int32) + tl.load(line + of.TABLE).to(tl.int32)
+    for part in range(0, there, PART):
+        k = part + tl.max_contiguous(tl.arange(0, PART), 1)  # neighbours belong to neighbouring threads
+        mine = k < there
+        at = program * IDS + tl.load(firsts + program * IDS + k, mask=mine, other=0).to(tl.int32)
+        row = tl.load(rows + at, mask=mine, other=0)
+        lane = tl.load(lanes + at, mask=mine, other=0).to(tl.int32)
+        i = (program - tl.load(first_programs + feature)) * IDS + lane
+        place = places + tl.load(line + of.BASE) + row
+        times = tl.load(place, mask=mine, other=0)
+        alone, some, lots = mine & (times == 1), mine & (times > 1) & (times <= FEW), mine & (times > FEW)
+        parts = tl.where(lots, (times + CHUNK - 1) // CHUNK, 0)
+        word = _word(alone, some, tl.where(some, times, 0), parts, SHORT, LONG)
+        total = tl.sum(word)
+        first = tl.load(lists + kind * 2)
         ones, fews, members, parts = _draw(counters + kind * 4, word, total, SHORT, LONG)
         if (total & ((1 << SHORT) - 1)) != 0:
-            at = begin + ones
+            to = first + ones
             gradient, share = _gradient(
                 line, feature, start, i, alone, bag_of, scales, weights, batch, SHARES, WEIGHTED
             )
-            tl.store(single + at, row, mask=alone)
-            tl.store(single + n + at, table, mask=alone)
-            tl.store(single + 2 * n + at, gradient, mask=alone)
+            tl.store(single + to, row, mask=alone)
+            tl.store(single + n + to, table, mask=alone)
+            tl.store(single + 2 * n + to, gradient, mask=alone)
             if SHARES:
-                tl.store(single_share + at, share, mask=alone)
-            tl.store(place, tl.full([IDS], of.SINGLE, tl.int32), mask=alone)
+                tl.store(single_share + to, share, mask=alone)
+            tl.store(ranks + at, tl.full([PART], -1, tl.int32), mask=alone)  # there is no place to go to
+            tl.store(place, tl.zeros([PART], tl.int32), mask=alone)
         if ((total >> SHORT) & ((1 << SHORT) - 1)) != 0:
-            at, to = begin + fews, begin + members
-            tl.store(few + at, row, mask=some)
-            tl.store(few + n + at, table, mask=some)
-            tl.store(few + 2 * n + at, to, mask=some)
-            tl.store(few + 3 * n + at, times, mask=some)
-            tl.store(place, to, mask=some)
+            to = first + fews
+            tl.store(few + to, row, mask=some)
+            tl.store(few + n + to, table, mask=some)
+            tl.store(few + 2 * n + to, first + members, mask=some)
+            tl.store(few + 3 * n + to, times, mask=some)
+            tl.store(place, first + members, mask=some)
         if (total >> (2 * SHORT + LONG)) != 0:
             chunk = tl.load(lists + kind * 2 + 1) + parts
             tl.store(many + chunk, row, mask=lots)
@@ -257,27 +315,30 @@ def place_occurrences(
     many,
     batch,
     chunks,
+    programs,
     IDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SHARES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
+    TURNS: tl.constexpr,
 ):
-    """Occurrences of rows with more than one go to their places; rows with one forget theirs."""
-    program = tl.program_id(0)
+    """Occurrences of rows with more than one go to their places."""
+    program = turned(tl.program_id(0), programs, TURNS)  # as they were counted: ranks of neighbours are neighbours
+    if program >= programs:
+        return
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start = tl.load(line + of.START)
     at = program * IDS + tl.max_contiguous(tl.arange(0, IDS), 1)  # neighbours belong to neighbouring threads
     rank = tl.load(ranks + at)
     found = rank >= 0
-    place = places + tl.load(line + of.BASE) + tl.load(rows + at)
+    place = places + tl.load(line + of.BASE) + tl.load(rows + at, mask=found, other=0)
     i = (program - tl.load(first_programs + feature)) * IDS + tl.load(lanes + at).to(tl.int32)
-    to = tl.load(place, mask=found, other=of.SINGLE)
-    shared = found & (to != of.SINGLE)
-    gradient, share = _gradient(line, feature, start, i, shared, bag_of, scales, weights, batch, SHARES, WEIGHTED)
-    some, lots = shared & (to < of.MANY), shared & (to >= of.MANY)
+    to = tl.load(place, mask=found, other=0)
+    gradient, share = _gradient(line, feature, start, i, found, bag_of, scales, weights, batch, SHARES, WEIGHTED)
+    some, lots = found & (to < of.MANY), found & (to >= of.MANY)
     tl.store(grouped + to + rank, gradient, mask=some)
     seat = to - of.MANY + rank
     tl.store(crowd + seat, gradient, mask=lots)
@@ -285,7 +346,6 @@ def place_occurrences(
         tl.store(grouped_share + to + rank, share, mask=some)
         tl.store(crowd_share + seat, share, mask=lots)
     tl.store(many + 3 * chunks + seat // CHUNK, (to - of.MANY) // CHUNK, mask=lots & (rank % CHUNK == 0))
-    tl.store(place, tl.zeros([IDS], tl.int32), mask=found & (to == of.SINGLE))
 
 
 @triton.jit
@@ -342,26 +402,28 @@ def group_rows(
     )
     if not layout.programs:
         return made
-    grid, slots = (layout.programs,), layout.programs * size.ids
+    slots, turns = layout.programs * size.ids, (triton.cdiv(layout.programs, size.turns) * size.turns,)
     kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
+    firsts = empty(slots, dtype=torch.int16), empty(layout.programs)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
     read = layout.features, layout.first_programs, places, *kept
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[grid](
-        values, *read, **kind, BITS=size.ids.bit_length() - 1, num_warps=max(1, size.ids // 32 // size.each)
-    )
-    bits = {"SHORT": size.ids.bit_length(), "LONG": (size.ids * size.few).bit_length()}
-    list_rows[grid](
-        *(*read, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
-        *(layout.batch, n, m),
-        **kind, FEW=size.few, CHUNK=size.chunk, **bits, **weighing, num_warps=size.warps,
+    count_occurrences[turns](
+        *(values, *read, *firsts, layout.programs),
+        **kind, BITS=size.ids.bit_length() - 1, TURNS=size.turns, num_warps=max(1, size.ids // 32 // 8),
     )  # fmt: skip
-    place_occurrences[grid](
+    bits = {"PART": size.part, "SHORT": size.part.bit_length(), "LONG": (size.part * size.few).bit_length()}
+    list_rows[(layout.programs,)](
+        *(*read, *firsts, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
+        *(layout.batch, n, m),
+        **kind, FEW=size.few, CHUNK=size.chunk, **bits, **weighing, num_warps=1,
+    )  # fmt: skip
+    place_occurrences[turns](
         *(*read, *given, made.grouped, made.grouped_share, made.crowd, made.crowd_share, made.many),
-        *(layout.batch, m),
-        **kind, CHUNK=size.chunk, **weighing, num_warps=size.warps,
+        *(layout.batch, m, layout.programs),
+        **kind, CHUNK=size.chunk, **weighing, TURNS=size.turns, num_warps=size.warps,
     )  # fmt: skip
     clear_places[(size.programs, 2 * len(layout.classes))](
         places, bases, layout.lists, made.counters, made.few, made.many, n, m, N=256

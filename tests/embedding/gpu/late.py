@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Device:
-    """Launches, of which some are done."""
+    """Launches, of which some are done; where it stands for a real one, `wait` has that be done with them too."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[], None] = lambda: None) -> None:
         self.launched = self.done = 0
+        self.wait = wait
         self.waited: list[int] = []
 
     def record(self) -> Event:
@@ -20,8 +23,12 @@ class Event:
         self.device, self.number = device, number
 
     def query(self) -> bool:
-        return self.number <= self.device.done
+        done = self.number <= self.device.done
+        if done:
+            self.device.wait()
+        return done
 
     def synchronize(self) -> None:
+        self.device.wait()
         self.device.waited.append(self.number)
         self.device.done = max(self.device.done, self.number)

@@ -23,7 +23,7 @@ from hybridrec.ops.hash_index import reference
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.late import Device
 from tests.embedding.gpu.on_device import QUICK, SIZES, OnDevice, ids, lists
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu, wait_for_the_device
 
 pytestmark = needs_gpu
 
@@ -62,6 +62,20 @@ class One:
 
     def ids(self) -> list[int]:
         return self.store.ids().tolist()
+
+    def look_until_told(self, *given: int) -> None:
+        """A lookup sends for what came of those before it; that is there at once, or when a card has done it."""
+        self(*given)
+        if not INTERPRETED:
+            wait_for_the_device()
+            self(*given)
+
+    def behind(self, monkeypatch: pytest.MonkeyPatch) -> Device:
+        """A device that tells nothing until a test says so, or somebody waits."""
+        device, dynamic = Device(wait_for_the_device), self.emb.group.dynamic  # pyright: ignore
+        assert dynamic is not None
+        monkeypatch.setattr(dynamic, "_news", News(dynamic.rows.standing, dynamic._asks(), device.record))
+        return device
 
 
 def tables(sizes: dict[str, Any]) -> list[hr.Table]:
@@ -146,18 +160,13 @@ def test_rows_in_flight_stay_and_too_many_are_told_by_the_next_lookup_that_can_k
     one.train(7, 8)
     first, second = one(1, 2), one(3, 1)
     assert not one(4, 5).any()  # there is room for one
-    if not INTERPRETED:
-        torch.cuda.synchronize()
     told = (
         r"table 'user' holds 4 rows and 2 more are needed, but only 1 may be evicted: an earlier lookup took new ids "
         r"for zeros, and no row was lost; give it a larger capacity, or take smaller batches"
     )
     one.emb.eval()
-    if not INTERPRETED:
-        one(1)  # sends for what the next one looks at
-        torch.cuda.synchronize()
     with pytest.raises(ValueError, match=told):
-        one(1)
+        one.look_until_told(1)
     one.emb.train()
     assert {1, 2, 3} < set(one.ids())
     (first.sum() + second.sum()).backward()
@@ -165,6 +174,20 @@ def test_rows_in_flight_stay_and_too_many_are_told_by_the_next_lookup_that_can_k
     assert one.store.lookup(torch.tensor([1, 2, 3]))[:, 0].tolist() == [0.75, 0.875, 0.875]
     one.train(4, 5, 6)
     assert {4, 5, 6} <= set(one.ids())
+
+
+def test_lookups_go_on_until_the_device_has_told_that_there_were_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = One(capacity=4)
+    device = one.behind(monkeypatch)
+    held = one(1, 2, 3)
+    assert not one(4, 5).any()
+    one.emb.eval()
+    assert one(1).all()  # it has sent for what the next one looks at
+    device.done = device.launched
+    with pytest.raises(ValueError, match=r"table 'user' holds 4 rows and 1 more are needed.*took new ids for zeros"):
+        one(1)
+    assert one(1).all()  # it is told once
+    assert (len(held), device.waited) == (3, [])
 
 
 def test_where_no_lookup_follows_the_group_tells_that_there_were_too_many() -> None:
@@ -281,12 +304,21 @@ def test_memory_is_there_for_all_ids_that_have_come_since_the_host_last_knew() -
     assert one.store.slots.slots >= 7
     assert dynamic.make_room({"user": 14})  # some may have to go
     assert one.store.slots.slots == 20
-    dynamic.watch()
-    if not INTERPRETED:  # it has sent for what the next one looks at
-        assert dynamic.make_room({"user": 0})
-        torch.cuda.synchronize()
-        dynamic.watch()
+    dynamic.watch()  # sends for what is known when the device is done
+    wait_for_the_device()
     assert not dynamic.make_room({"user": 20})  # none had come
+
+
+def test_ids_count_as_rows_until_the_device_has_told_that_none_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = One(capacity=20)
+    device, dynamic = one.behind(monkeypatch), one.emb.group.dynamic  # pyright: ignore
+    assert dynamic is not None
+    assert dynamic.make_room({"user": 21})
+    dynamic.watch()
+    assert dynamic.make_room({"user": 0})  # it was asked, and has not told
+    device.done = device.launched
+    assert not dynamic.make_room({"user": 20})
+    assert device.waited == []
 
 
 # -- on a card -------------------------------------------------------------------------------------------------
@@ -351,10 +383,7 @@ def test_a_table_that_knows_its_ids_is_looked_up_and_updated_without_a_wait() ->
 def test_batches_under_way_take_no_memory_for_ids_that_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that tells nothing before somebody waits: of 8 batches, ids of two at most are taken for new ones."""
     one, given = One(capacity=10**6), [7] * 16
-    dynamic = one.emb.group.dynamic
-    assert dynamic is not None
-    late = News(dynamic.rows.standing, dynamic._asks(), Device().record)
-    monkeypatch.setattr(dynamic, "_news", late)
+    one.behind(monkeypatch)
     for _ in range(8):
         one.train(*given)
     assert one.ids() == [7]

@@ -47,8 +47,10 @@ def test_occurrences_of_a_row_get_ranks_of_their_own_and_rows_their_counts(size,
     places = torch.zeros(40, dtype=torch.int32, device=DEVICE)
     rows, ranks = torch.full((2, programs, sorted_ids), 99, dtype=torch.int32, device=DEVICE).unbind()
     lanes = torch.full((programs, sorted_ids), 99, dtype=torch.int16, device=DEVICE)
-    count_occurrences[(programs,)](
-        ids, features, first, places, rows, lanes, ranks, IDS=sorted_ids, BITS=4, FEATURES=1, STEPS=1
+    firsts, numbers = torch.full_like(lanes, 99), torch.full((programs,), 99, dtype=torch.int32, device=DEVICE)
+    count_occurrences[(programs + programs % 2,)](
+        *(ids, features, first, places, rows, lanes, ranks, firsts, numbers, programs),
+        **{"IDS": sorted_ids, "BITS": 4, "FEATURES": 1, "STEPS": 1, "TURNS": 2},
     )
     known = ids[ids < size].cpu() - lowest
     assert torch.equal(places.cpu(), torch.bincount(known, minlength=40).int())
@@ -59,4 +61,7 @@ def test_occurrences_of_a_row_get_ranks_of_their_own_and_rows_their_counts(size,
             there = at < count and ids[at] < size
             assert (row, rank >= 0) == ((int(ids[at]), True) if there else (-1, False))
             found += [(row - lowest, rank)] * there
+    expected = [[at for at, rank in enumerate(line) if rank == 0] for line in ranks.tolist()]
+    told = [sorted(line[:number]) for line, number in zip(firsts.tolist(), numbers.tolist(), strict=True)]
+    assert told == expected
     assert sorted(found) == sorted((row, k) for row, n in enumerate(places.tolist()) for k in range(n))

@@ -38,9 +38,9 @@ def collection(scheme: str, capacity: int, tables: int = 1, on_device: bool = Tr
     return hr.shard(kind(made, seed=5), plan=plan_of(scheme, tables))
 
 
-def block_of(ids: list[list[int]], tables: int = 1) -> IdBlock:
-    """The same ids for all tables."""
-    return IdBlock.from_lists({f"t{n}": ids for n in range(tables)}).to(DEVICE)
+def block_of(ids: list[list[int]], tables: int = 1, device: torch.device = DEVICE) -> IdBlock:
+    """The same ids for all tables, where their rows are."""
+    return IdBlock.from_lists({f"t{n}": ids for n in range(tables)}).to(device)
 
 
 def trained(case: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def crowded(capacity: int, eviction: str, on_device: bool = True) -> dict[str, A
     rows = hr.optim.Adagrad(model, lr=0.1)
     generator, finite = torch.Generator().manual_seed(rank_here()), True
     blocks = [torch.randint(-(2**62), 2**62, (4, 2), generator=generator).tolist() for _ in range(4)]
-    coming = [block_of(ids) for ids in blocks]
+    coming = [block_of(ids, device=model.device) for ids in blocks]
     for number, block in enumerate(coming):
         for each in coming[number : number + 2] if number == 0 else coming[number + 1 : number + 2]:
             model.prepare(each)
@@ -162,7 +162,7 @@ def late(on_device: bool) -> dict[str, Any]:
     rows = hr.optim.Adagrad(model, lr=0.1)
 
     def looked_up(ids: list[list[int]]) -> Tensor:
-        return model(block_of(ids, 2)).flat
+        return model(block_of(ids, 2, model.device)).flat
 
     def step(ids: list[list[int]]) -> None:
         looked_up(ids).sum().backward()
