@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,7 +94,18 @@ def write(figure: Figure, target: Path) -> None:
 
 
 def command(draw: Callable[[dict[str, Any], Path], None], about: str | None) -> None:
-    """Draw the answer in the file of the first argument into that of the second."""
-    if len(sys.argv) != 3:
+    """Draw the answer in the file of the first argument into that of the last; with several, what the later one has."""
+    if len(sys.argv) < 3:
         raise SystemExit(about)
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    draw(joined([json.loads(Path(file).read_text()) for file in sys.argv[1:-1]]), Path(sys.argv[-1]))
+
+
+def joined(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Answers of several days as one, in which a later one comes before an earlier; it tells all days.
+
+    >>> joined([{"date": "2026-11-16", "a": 1, "b": 2}, {"date": "2026-11-18", "a": 3}])
+    {'date': '2026-11-16, 2026-11-18', 'a': 3, 'b': 2, 'versions': {}}
+    """
+    found = {name: part for answer in answers for name, part in answer.items()}
+    versions = {name: version for answer in answers for name, version in answer.get("versions", {}).items()}
+    return {**found, "versions": versions, "date": ", ".join(answer["date"] for answer in answers)}

@@ -1,6 +1,6 @@
 """The picture of `embedding_gpu.py`: milliseconds of lookups, updates and whole steps, ours beside FBGEMM.
 
-python benchmarks/embedding_gpu_plot.py benchmarks/results/DATE_gpu_h200.json docs/images/embedding_gpu.svg
+python benchmarks/embedding_gpu_plot.py benchmarks/results/DATE_gpu_h200.json [LATER …] docs/images/embedding_gpu.svg
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The picture of `tiers_gpu.py`: whole steps by where rows are, beside FBGEMM's caching table, and figures with goals.
 
-python benchmarks/tiers_gpu_plot.py benchmarks/results/DATE_tiers_gpu_h200.json docs/images/tiers_gpu.svg
+python benchmarks/tiers_gpu_plot.py benchmarks/results/DATE_tiers_gpu_h200.json [LATER …] docs/images/tiers_gpu.svg
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Sizes:
     chunk: int = 64  # occurrences of a row that has many, summed by one program
     programs: int = 1056  # that go round a list whose length only the device knows
     warps: int = 4
-    turns: int = 64  # parts of a batch, from which programs come in turn
+    turns: int = 64  # parts of a batch, from which programs that count come in turn
     part: int = 128  # first occurrences of rows that a program lists at a time
 
     def fitting(self, longest: int) -> Sizes:
@@ -315,19 +315,15 @@ def place_occurrences(
     many,
     batch,
     chunks,
-    programs,
     IDS: tl.constexpr,
     CHUNK: tl.constexpr,
     SHARES: tl.constexpr,
     WEIGHTED: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
-    TURNS: tl.constexpr,
 ):
     """Occurrences of rows with more than one go to their places."""
-    program = turned(tl.program_id(0), programs, TURNS)  # as they were counted: ranks of neighbours are neighbours
-    if program >= programs:
-        return
+    program = tl.program_id(0)
     feature = feature_of(first_programs, program, FEATURES, STEPS)
     line = features + feature * of.LENGTH
     start = tl.load(line + of.START)
@@ -402,7 +398,7 @@ def group_rows(
     )
     if not layout.programs:
         return made
-    slots, turns = layout.programs * size.ids, (triton.cdiv(layout.programs, size.turns) * size.turns,)
+    grid, slots = (layout.programs,), layout.programs * size.ids
     kept = empty(slots), empty(slots, dtype=torch.int16), empty(slots)
     firsts = empty(slots, dtype=torch.int16), empty(layout.programs)
     kind = {"IDS": size.ids, "FEATURES": len(layout.order), "STEPS": len(layout.order).bit_length()}
@@ -410,20 +406,20 @@ def group_rows(
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[turns](
+    count_occurrences[(triton.cdiv(layout.programs, size.turns) * size.turns,)](
         *(values, *read, *firsts, layout.programs),
         **kind, BITS=size.ids.bit_length() - 1, TURNS=size.turns, num_warps=max(1, size.ids // 32 // 8),
     )  # fmt: skip
     bits = {"PART": size.part, "SHORT": size.part.bit_length(), "LONG": (size.part * size.few).bit_length()}
-    list_rows[(layout.programs,)](
+    list_rows[grid](
         *(*read, *firsts, *given, layout.lists, made.counters, made.single, made.single_share, made.few, made.many),
         *(layout.batch, n, m),
         **kind, FEW=size.few, CHUNK=size.chunk, **bits, **weighing, num_warps=1,
     )  # fmt: skip
-    place_occurrences[turns](
+    place_occurrences[grid](
         *(*read, *given, made.grouped, made.grouped_share, made.crowd, made.crowd_share, made.many),
-        *(layout.batch, m, layout.programs),
-        **kind, CHUNK=size.chunk, **weighing, TURNS=size.turns, num_warps=size.warps,
+        *(layout.batch, m),
+        **kind, CHUNK=size.chunk, **weighing, num_warps=size.warps,
     )  # fmt: skip
     clear_places[(size.programs, 2 * len(layout.classes))](
         places, bases, layout.lists, made.counters, made.few, made.many, n, m, N=256
