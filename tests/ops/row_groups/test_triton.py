@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from hybridrec.ops.features import of as line
-from hybridrec.ops.row_groups import triton_sort
-from hybridrec.ops.row_groups.triton import count_occurrences
+from hybridrec.ops.row_groups import triton_eight, triton_sort
+from hybridrec.ops.row_groups.triton import count_occurrences, turned
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
 pytestmark = needs_gpu
@@ -30,6 +30,41 @@ def test_numbers_are_sorted(bits, dtype):
     out = torch.empty_like(values)
     _sort[(1,)](values, out, N=2**bits, BITS=bits)
     assert torch.equal(out, values.sort().values)
+
+
+@triton.jit
+def _take_apart(values, neighbours, abreast, back, THREADS: tl.constexpr):
+    x, t = tl.load(values + tl.arange(0, 8 * THREADS)), tl.arange(0, THREADS)
+    of_thread, of_turn = triton_eight.eight(x, THREADS), triton_eight.abreast(x, THREADS)
+    for r in tl.static_range(8):
+        tl.store(neighbours + r * THREADS + t, of_thread[r])
+        tl.store(abreast + r * THREADS + t, of_turn[r])
+    tl.store(back + tl.arange(0, 8 * THREADS), triton_eight.joined(of_thread, THREADS))
+    tl.store(back + 8 * THREADS + tl.arange(0, 8 * THREADS), triton_eight.in_line(of_turn, THREADS))
+
+
+@pytest.mark.parametrize("threads", [2, 32])
+def test_a_thread_has_eight_neighbours_or_every_so_many_th_number(threads):
+    values = torch.randperm(8 * threads, device=DEVICE)
+    neighbours, abreast, back = torch.empty_like(values), torch.empty_like(values), torch.empty_like(values).repeat(2)
+    _take_apart[(1,)](values, neighbours, abreast, back, THREADS=threads)
+    assert torch.equal(neighbours.view(8, threads), values.view(threads, 8).T)
+    assert torch.equal(abreast, values)
+    assert torch.equal(back.view(2, -1), values.expand(2, -1))
+
+
+@triton.jit
+def _count_turns(seen, programs, TURNS: tl.constexpr):
+    program = turned(tl.program_id(0), programs, TURNS)
+    if program < programs:
+        tl.atomic_add(seen + program, 1)
+
+
+@pytest.mark.parametrize(("programs", "turns"), [(1, 64), (7, 2), (12, 4), (13, 4), (5, 1)])
+def test_each_program_has_its_turn_once(programs, turns):
+    seen = torch.zeros(programs, dtype=torch.int32, device=DEVICE)
+    _count_turns[(-(-programs // turns) * turns,)](seen, programs, TURNS=turns)
+    assert seen.tolist() == [1] * programs
 
 
 # The ids of the second need more than 32 bits beside their lanes, those of the third could be such that do.
