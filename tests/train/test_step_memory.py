@@ -132,7 +132,7 @@ def test_lists_of_ids_take_what_is_counted(shares: bool):
     scales = torch.ones(1) if shares else None
     made = group_rows(torch.zeros(0), layout, *(torch.zeros(0),) * 3, scales)
     lists = sum(part.nbytes for part in vars(made).values() if isinstance(part, torch.Tensor))
-    meanwhile = ids * (4 + 2 + 4)  # rows, lanes, ranks
+    meanwhile = ids * (4 + 2 + 4 + 2)  # rows, lanes, ranks, firsts
     assert 0.97 < (lists + meanwhile) / (ids * (of.LISTED + of.SHARED * shares)) <= 1
 
 
