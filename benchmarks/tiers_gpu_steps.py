@@ -23,7 +23,9 @@ from hybridrec.train.step import Learner, StepResult, train_step
 from hybridrec.types import Batch
 
 MODEL = "small"
-ONE_BY_ONE = Sizes(ids=16, few=2, chunk=4, programs=1, warps=1)  # for the interpreter, which runs programs in turn
+ONE_BY_ONE = Sizes(
+    ids=64, few=2, chunk=4, programs=1, warps=1, turns=1
+)  # for the interpreter, which runs programs in turn
 
 
 def steps(args: Any, device: str) -> dict[str, Any]:

@@ -64,13 +64,13 @@ def _smaller(a, b):
 
 
 @triton.jit
-def turned(program, programs, TURNS: tl.constexpr):
+def turned(program, programs, turns):
     """Programs in another order: neighbours, which run at the same time, come from different parts of the batch.
 
     Those of one feature have the same rows in frequent use. Places of these lie side by side, so that atomic
     operations of all programs would wait for each other at a few lines of the cache. May be `programs` or more.
     """
-    return (program % TURNS) * tl.cdiv(programs, TURNS) + program // TURNS
+    return (program % turns) * tl.cdiv(programs, turns) + program // turns
 
 
 @triton.jit
@@ -110,14 +110,14 @@ def count_occurrences(
     firsts,  # int16 [programs, IDS]: where the first occurrences of rows stand among those of a program
     numbers,  # int32 [programs]: how many there are
     programs,
+    turns,  # parts of the programs, from which they come in turn
     IDS: tl.constexpr,
     BITS: tl.constexpr,
     FEATURES: tl.constexpr,
     STEPS: tl.constexpr,
-    TURNS: tl.constexpr,
 ):
     """Every occurrence gets a rank of its own within its row, and `places` the number of occurrences."""
-    program = turned(tl.program_id(0), programs, TURNS)
+    program = turned(tl.program_id(0), programs, turns)
     if program >= programs:
         return
     feature = feature_of(first_programs, program, FEATURES, STEPS)
@@ -126,12 +126,10 @@ def count_occurrences(
     left, size = (tl.load(line + of.COUNT) - at).to(tl.int32), tl.load(line + of.SIZE)
     values += tl.load(line + of.START) + at
     THREADS: tl.constexpr = IDS // 8  # each with eight ids, if there are as many
-    t, ids, before = tl.arange(0, THREADS), (), ()
-    for r in tl.static_range(8):
-        i = r * THREADS + t
-        id = tl.load(values + i, mask=i < left, other=-1)
-        ids, before = ids + (tl.where((id >= 0) & (id < size), id, -1),), before + (i,)  # noqa: RUF005
-    id, i = triton_eight.joined(ids, THREADS), triton_eight.joined(before, THREADS)
+    t, e = tl.arange(0, THREADS), tl.arange(0, IDS)
+    i = e % 8 * THREADS + e // 8  # neighbouring threads load neighbours
+    id = tl.load(values + i, mask=i < left, other=-1)
+    id = tl.where((id >= 0) & (id < size), id, -1)
     narrow = size <= 2147483648 // IDS
     if not narrow:  # a dynamic table may have many slots, of which the first are in use
         narrow = tl.max(id, 0) < 2147483648 // IDS
@@ -139,7 +137,7 @@ def count_occurrences(
         row, lane, head = _sorted(id.to(tl.int32), i, IDS, BITS)
     else:
         row, lane, head = _sorted(id, i, IDS, BITS)
-    tl.store(lanes + program * IDS + tl.arange(0, IDS), lane.to(tl.int16))
+    tl.store(lanes + program * IDS + e, lane.to(tl.int16))
     lengths = _lengths(triton_eight.eight(head, THREADS), t, THREADS)
     runs = triton_eight.abreast(head | (triton_eight.joined(lengths, THREADS) << 16), THREADS)
     row_of = triton_eight.abreast(row, THREADS)
@@ -406,9 +404,10 @@ def group_rows(
     weighing = {"SHARES": shares, "WEIGHTED": weights is not None}
     floating = next((part for part in (scales, weights) if part is not None), values)  # for the one that is not read
     given = bag_of, floating if scales is None else scales, floating if weights is None else weights
-    count_occurrences[(triton.cdiv(layout.programs, size.turns) * size.turns,)](
-        *(values, *read, *firsts, layout.programs),
-        **kind, BITS=size.ids.bit_length() - 1, TURNS=size.turns, num_warps=max(1, size.ids // 32 // 8),
+    turns = min(size.turns, layout.programs)
+    count_occurrences[(triton.cdiv(layout.programs, turns) * turns,)](
+        *(values, *read, *firsts, layout.programs, turns),
+        **kind, BITS=size.ids.bit_length() - 1, num_warps=max(1, size.ids // 32 // 8),
     )  # fmt: skip
     bits = {"PART": size.part, "SHORT": size.part.bit_length(), "LONG": (size.part * size.few).bit_length()}
     list_rows[grid](

@@ -28,7 +28,7 @@ from hybridrec.parallel.schemes import Piece
 from hybridrec.parallel.sharded_group import OverRanks
 from hybridrec.parallel.weighing import Weighing
 
-ONE_BY_ONE = Sizes(ids=16, few=2, chunk=4, programs=1, warps=1)  # for the interpreter, which runs programs in turn
+ONE_BY_ONE = Sizes(ids=64, few=2, chunk=4, programs=1, warps=1)  # for the interpreter, which runs programs in turn
 
 
 class DeviceShardedGroup(OverRanks, DeviceGroup):

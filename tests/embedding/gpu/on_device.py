@@ -18,8 +18,8 @@ from hybridrec.types import IdBlock, Ragged
 from tests.gpu import DEVICE, INTERPRETED
 
 # So small that a batch has rows with one, few and many occurrences, of several chunks and programs.
-SMALL = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1)
-QUICK = replace(SMALL, programs=1)  # where another test has several programs to a list
+SMALL = Sizes(ids=16, few=2, chunk=4, programs=2, warps=1, turns=2, part=4)
+QUICK = replace(SMALL, ids=64, programs=1, part=32)  # where another test has several programs
 SIZES = [SMALL] if INTERPRETED else [SMALL, Sizes()]
 
 

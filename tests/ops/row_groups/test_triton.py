@@ -54,8 +54,8 @@ def test_a_thread_has_eight_neighbours_or_every_so_many_th_number(threads):
 
 
 @triton.jit
-def _count_turns(seen, programs, TURNS: tl.constexpr):
-    program = turned(tl.program_id(0), programs, TURNS)
+def _count_turns(seen, programs, turns):
+    program = turned(tl.program_id(0), programs, turns)
     if program < programs:
         tl.atomic_add(seen + program, 1)
 
@@ -63,7 +63,7 @@ def _count_turns(seen, programs, TURNS: tl.constexpr):
 @pytest.mark.parametrize(("programs", "turns"), [(1, 64), (7, 2), (12, 4), (13, 4), (5, 1)])
 def test_each_program_has_its_turn_once(programs, turns):
     seen = torch.zeros(programs, dtype=torch.int32, device=DEVICE)
-    _count_turns[(-(-programs // turns) * turns,)](seen, programs, TURNS=turns)
+    _count_turns[(-(-programs // turns) * turns,)](seen, programs, turns)
     assert seen.tolist() == [1] * programs
 
 
@@ -84,8 +84,8 @@ def test_occurrences_of_a_row_get_ranks_of_their_own_and_rows_their_counts(size,
     lanes = torch.full((programs, sorted_ids), 99, dtype=torch.int16, device=DEVICE)
     firsts, numbers = torch.full_like(lanes, 99), torch.full((programs,), 99, dtype=torch.int32, device=DEVICE)
     count_occurrences[(programs + programs % 2,)](
-        *(ids, features, first, places, rows, lanes, ranks, firsts, numbers, programs),
-        **{"IDS": sorted_ids, "BITS": 4, "FEATURES": 1, "STEPS": 1, "TURNS": 2},
+        *(ids, features, first, places, rows, lanes, ranks, firsts, numbers, programs, 2),
+        **{"IDS": sorted_ids, "BITS": 4, "FEATURES": 1, "STEPS": 1},
     )
     known = ids[ids < size].cpu() - lowest
     assert torch.equal(places.cpu(), torch.bincount(known, minlength=40).int())
