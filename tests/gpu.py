@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -33,7 +34,10 @@ def wait_for_the_device() -> None:
 
 
 def quicken_the_interpreter() -> None:
-    """Its modules are searched for builtins once, and not at every call of a function: a third of all time."""
+    """Its modules are searched for builtins once, and not at every call of a function: a third of all time.
+
+    Nor does it compute for each sum whether that overflows, which it would tell in its debug mode alone.
+    """
     from triton.language.core import is_builtin
     from triton.runtime import interpreter
 
@@ -48,6 +52,9 @@ def quicken_the_interpreter() -> None:
 
     if hasattr(interpreter, "_patch_builtin"):
         interpreter._patch_builtin = patch
+    options = interpreter.interpreter_builder.options
+    if not options.debug:
+        interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
 
 
 if INTERPRETED:
