@@ -62,39 +62,61 @@ inline void stream_copy(void* out, const void* in, size_t bytes) { std::memcpy(o
 
 constexpr size_t kStream = size_t{32} << 10;  // shorter runs are not worth the fence
 
+// The elements of one kind, by their number.
+template <typename T>
+struct Plain {
+  const T* data;
+  T operator[](int64_t i) const { return data[i]; }
+};
+struct Halves {
+  const uint16_t* data;
+  float operator[](int64_t i) const { return half_to_float(data[i]); }
+};
+struct Bits {
+  const uint8_t* data;
+  int64_t offset;
+  bool operator[](int64_t i) const { return bit(data, offset + i); }
+};
+
+// Calls `body` with the elements of `values`, in the type of their kind.
+template <typename Body>
+void with_elements(const Values& values, Body&& body) {
+  const auto plain = [&](auto tag) { body(Plain<decltype(tag)>{static_cast<const decltype(tag)*>(values.data)}); };
+  switch (values.kind) {
+    case Kind::Int8: plain(int8_t{}); break;
+    case Kind::UInt8: plain(uint8_t{}); break;
+    case Kind::Int16: plain(int16_t{}); break;
+    case Kind::UInt16: plain(uint16_t{}); break;
+    case Kind::Int32: plain(int32_t{}); break;
+    case Kind::UInt32: plain(uint32_t{}); break;
+    case Kind::Int64: plain(int64_t{}); break;
+    case Kind::UInt64: plain(uint64_t{}); break;
+    case Kind::Float: plain(float{}); break;
+    case Kind::Double: plain(double{}); break;
+    case Kind::Half: body(Halves{static_cast<const uint16_t*>(values.data)}); break;
+    case Kind::Bool: body(Bits{static_cast<const uint8_t*>(values.data), values.offset}); break;
+  }
+}
+
+template <typename Elements, typename Out>
+void copy_elements(const Elements& in, int64_t first, int64_t n, Out* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(in[first + i]);
+}
+
+template <typename In, typename Out>
+void copy_elements(const Plain<In>& in, int64_t first, int64_t n, Out* out) {
+  if constexpr (std::is_same_v<In, Out>) {
+    const size_t bytes = n * sizeof(Out);
+    bytes >= kStream ? stream_copy(out, in.data + first, bytes) : (void)std::memcpy(out, in.data + first, bytes);
+  } else {
+    convert_run(in.data + first, out, n);
+  }
+}
+
 // Elements [first, first + n) of `values` as Out, nulls not yet considered.
 template <typename Out>
 void convert(const Values& values, int64_t first, int64_t n, Out* out) {
-  const auto run = [&](auto tag) {
-    using In = decltype(tag);
-    const In* in = static_cast<const In*>(values.data) + first;
-    if constexpr (std::is_same_v<In, Out>) {
-      n * sizeof(Out) >= kStream ? stream_copy(out, in, n * sizeof(Out)) : (void)std::memcpy(out, in, n * sizeof(Out));
-    } else {
-      convert_run(in, out, n);
-    }
-  };
-  if (n == 0) return;
-  switch (values.kind) {
-    case Kind::Int8: run(int8_t{}); break;
-    case Kind::UInt8: run(uint8_t{}); break;
-    case Kind::Int16: run(int16_t{}); break;
-    case Kind::UInt16: run(uint16_t{}); break;
-    case Kind::Int32: run(int32_t{}); break;
-    case Kind::UInt32: run(uint32_t{}); break;
-    case Kind::Int64: run(int64_t{}); break;
-    case Kind::UInt64: run(uint64_t{}); break;
-    case Kind::Float: run(float{}); break;
-    case Kind::Double: run(double{}); break;
-    case Kind::Half:
-      for (int64_t i = 0; i < n; ++i)
-        out[i] = static_cast<Out>(half_to_float(static_cast<const uint16_t*>(values.data)[first + i]));
-      break;
-    case Kind::Bool:
-      for (int64_t i = 0; i < n; ++i)
-        out[i] = static_cast<Out>(bit(static_cast<const uint8_t*>(values.data), values.offset + first + i));
-      break;
-  }
+  if (n > 0) with_elements(values, [&](const auto& in) { copy_elements(in, first, n, out); });
 }
 
 template <typename Out>

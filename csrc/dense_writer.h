@@ -2,125 +2,90 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
+#include <numeric>
 #include <vector>
 
+#include "by_chunk.h"
+#include "cells.h"
 #include "convert.h"
 #include "pack.h"
 
 namespace hybridrec {
 
-// One dense column or fixed-size list, spread over the rows of a block of kRows rows of its matrix.
+// All dense fields of a batch into its matrices. Blocks of rows are filled column by column in the cache, and then go to
+// the matrices in one piece, or row by row if the batch is gathered.
 class DenseWriter {
  public:
-  DenseWriter(const DenseField& field, const Chunks& chunks, int64_t stride)
-      : field_(field), chunks_(chunks), stride_(stride) {
-    plain_ = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
-      const Column& column = chunk->column(field.column);
-      return column.shape == Shape::Scalar && column.validity == nullptr;
-    });
-    const bool floats = std::all_of(chunks.begin(), chunks.end(), [&](const Chunk* chunk) {
-      return chunk->column(field.column).values.kind == Kind::Float;
-    });
-    if (plain_ && floats) bases_ = bases<float>(chunks, field.column);
+  DenseWriter(const std::vector<DenseField>& fields, const Chunks& chunks, const int64_t widths[3])
+      : fields_(fields), widths_(widths), order_(kRows) {
+    for (int m = 0; m < 3; ++m) blocks_[m].resize(kRows * widths[m]);
+    std::iota(order_.begin(), order_.end(), 0);
+    for (const DenseField& field : fields) {
+      const bool fills = field.null != Null::Error;
+      StandIn<float> missing{fills, fills, field.row_default};
+      missing.values.resize(field.width);
+      cells_.emplace_back(chunks, field.column, field.width, std::move(missing));
+    }
   }
 
-  int matrix() const { return field_.matrix; }
-
-  // RowChoice [start, stop) of one chunk, at most kRows of them, to the rows of `block`.
-  bool run(int64_t chunk, int64_t start, int64_t stop, float* block, Fault& fault) const {
-    float* out = block + field_.at;
-    if (!plain_) {
-      for (int64_t row = start; row < stop; ++row, out += stride_)
-        if (!one(static_cast<int>(chunk), row, out, fault)) return false;
-      return true;
-    }
-    float converted[kRows];
-    const float* in = converted;
-    if (bases_.empty()) {
-      convert(chunks_[chunk]->column(field_.column).values, start, stop - start, converted);
-    } else {
-      in = bases_[chunk] + start;
-    }
-    for (int64_t i = 0; i < stop - start; ++i) out[i * stride_] = in[i];
-    return true;
+  // False on a fault.
+  bool write(const RowChoice& rows, const ByChunk* by_chunk, float* const matrices[3], Fault& fault) {
+    return by_chunk == nullptr ? write_runs(rows, matrices, fault) : write_rows(rows, *by_chunk, matrices, fault);
   }
-
-  // RowChoice [from, to) of a gathered batch, likewise.
-  bool gather(const RowChoice& rows, int64_t from, int64_t to, float* block, Fault& fault) const {
-    float* out = block + field_.at;
-    for (int64_t j = from; j < to; ++j, out += stride_) {
-      if (!bases_.empty()) {
-        *out = bases_[rows.chunk_of[j]][rows.row_of[j]];
-      } else if (!one(rows.chunk_of[j], rows.row_of[j], out, fault)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  static constexpr int64_t kRows = 512;
 
  private:
-  bool one(int chunk, int64_t row, float* out, Fault& fault) const {
-    const Column& column = chunks_[chunk]->column(field_.column);
-    const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
-    const auto fail = [&](Fault::What what) {
-      fault = {what, field_.column, chunk, row, n, field_.width};
-      return false;
+  static constexpr int64_t kRows = 512;
+
+  bool write_runs(const RowChoice& rows, float* const matrices[3], Fault& fault) {
+    int64_t at = 0;
+    for (const Run& run : rows.runs)
+      for (int64_t start = run.start; start < run.stop; start += kRows) {
+        const int64_t n = std::min(run.stop - start, kRows);
+        const auto fill = [&](size_t f, float* out) {
+          return cells_[f].run(run.chunk, start, start + n, out, width(f));
+        };
+        if (!fill_block(fill, rows, fault)) return false;
+        for (int m = 0; m < 3; ++m)
+          if (widths_[m] > 0) stream_copy(matrices[m] + at * widths_[m], blocks_[m].data(), n * widths_[m] * sizeof(float));
+        at += n;
+      }
+    return true;
+  }
+
+  bool write_rows(const RowChoice& rows, const ByChunk& by_chunk, float* const matrices[3], Fault& fault) {
+    bool good = true;
+    const auto block = [&](size_t chunk, const uint32_t* from, const uint32_t* places, int64_t n) {
+      const auto fill = [&](size_t f, float* out) {
+        return cells_[f].gather(chunk, from, order_.data(), n, out, width(f));
+      };
+      if (!good || !(good = fill_block(fill, rows, fault))) return;
+      for (int m = 0; m < 3; ++m)
+        for (int64_t i = 0; i < n; ++i)
+          std::memcpy(matrices[m] + places[i] * widths_[m], blocks_[m].data() + i * widths_[m],
+                      widths_[m] * sizeof(float));
     };
-    if (column.is_null(row)) {
-      if (field_.null == Null::Error) return fail(Fault::What::NullRow);
-      std::copy(field_.row_default.begin(), field_.row_default.end(), out);
-      return true;
-    }
-    if (n != field_.width) return fail(Fault::What::Width);
-    convert(column.values, begin, n, out);
-    if (column.values.validity == nullptr || column.shape == Shape::Scalar) return true;
-    for (int64_t e = 0; e < n; ++e) {
-      if (!column.values.is_null(begin + e)) continue;
-      if (field_.null == Null::Error) return fail(Fault::What::NullElement);
-      out[e] = field_.row_default[e];
+    by_chunk.each(block, kRows);
+    return good;
+  }
+
+  template <typename Fill>
+  bool fill_block(Fill fill, const RowChoice& rows, Fault& fault) {
+    for (size_t f = 0; f < fields_.size(); ++f) {
+      if (fill(f, blocks_[fields_[f].matrix].data() + fields_[f].at)) continue;
+      fault = cells_[f].fault_in(rows);
+      return false;
     }
     return true;
   }
 
-  const DenseField& field_;
-  const Chunks& chunks_;
-  int64_t stride_;
-  bool plain_;
-  std::vector<const float*> bases_;  // where every chunk holds plain floats
+  int64_t width(size_t field) const { return widths_[fields_[field].matrix]; }
+
+  const std::vector<DenseField>& fields_;
+  const int64_t* widths_;
+  std::vector<Cells<float>> cells_;
+  std::vector<float> blocks_[3];
+  std::vector<uint32_t> order_;  // 0, 1, 2, ...: rows of a block lie as they are gathered
 };
-
-// All dense fields of a batch into its matrices. A block of rows is filled column by column in the cache, then streamed
-// to the matrix in one piece.
-inline bool write_dense(const std::vector<DenseWriter>& writers, const RowChoice& rows, float* const matrices[3],
-                        const int64_t widths[3], Fault& fault) {
-  constexpr int64_t kRows = DenseWriter::kRows;
-  std::vector<float> blocks[3];
-  for (int m = 0; m < 3; ++m) blocks[m].resize(kRows * widths[m]);
-  int64_t at = 0;
-  const auto flush = [&](int64_t n) {
-    for (int m = 0; m < 3; ++m)
-      if (widths[m] > 0) stream_copy(matrices[m] + at * widths[m], blocks[m].data(), n * widths[m] * sizeof(float));
-    at += n;
-  };
-  if (rows.row_of != nullptr) {
-    for (int64_t from = 0; from < rows.count; from += kRows) {
-      const int64_t to = std::min(rows.count, from + kRows);
-      for (const DenseWriter& writer : writers)
-        if (!writer.gather(rows, from, to, blocks[writer.matrix()].data(), fault)) return false;
-      flush(to - from);
-    }
-    return true;
-  }
-  for (const Run& run : rows.runs)
-    for (int64_t start = run.start; start < run.stop; start += kRows) {
-      const int64_t stop = std::min(run.stop, start + kRows);
-      for (const DenseWriter& writer : writers)
-        if (!writer.run(run.chunk, start, stop, blocks[writer.matrix()].data(), fault)) return false;
-      flush(stop - start);
-    }
-  return true;
-}
 
 }  // namespace hybridrec

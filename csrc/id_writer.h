@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "by_chunk.h"
+#include "cells.h"
 #include "convert.h"
 #include "pack.h"
 
@@ -18,15 +20,11 @@ HYBRIDREC_SIMD void shift_run(const In* in, int64_t shift, int64_t* out, int64_t
   for (int64_t i = 0; i < n; ++i) out[i] = in[i] + shift;
 }
 
-template <typename T>
-void gather_scalars(const T* const* base, const RowChoice& rows, T* out, int64_t stride) {
-  for (int64_t j = 0; j < rows.count; ++j) out[j * stride] = base[rows.chunk_of[j]][rows.row_of[j]];
-}
-
-// One id feature of one batch. RowChoice are visited as runs where they are contiguous, singly where they are gathered.
+// One id feature of one batch: by runs or chunk by chunk where each row has the same number of ids, else row by row.
 class IdWriter {
  public:
-  IdWriter(const IdField& field, const Chunks& chunks, const RowChoice& rows) : field_(field), chunks_(chunks), rows_(rows) {
+  IdWriter(const IdField& field, const Chunks& chunks, const RowChoice& rows, const ByChunk* by_chunk)
+      : field_(field), chunks_(chunks), rows_(rows), by_chunk_(by_chunk) {
     for (const Chunk* chunk : chunks) {
       const Column& column = chunk->column(field.column);
       clean_ = clean_ && column.validity == nullptr && column.values.validity == nullptr;
@@ -51,40 +49,34 @@ class IdWriter {
       }
       return total;
     }
-    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t j) {
+    const auto visit = [&](int chunk, int64_t row, int64_t j) {
+      const Column& column = chunks_[chunk]->column(field_.column);
       const int64_t n = clean_ ? column.begin(row + 1) - column.begin(row) : length(chunk, column, row, fault);
       if (n < 0) return false;
       ends[j] = total += n;
       return true;
     };
-    return each_row(visit) ? total : -1;
-  }
-
-  // Pass 1 of a feature with a promised number of ids per row: false on a row that breaks the promise.
-  bool holds(int64_t hotness, Fault& fault) const {
-    const auto shaped = [&](const Chunk* chunk) {
-      const Column& column = chunk->column(field_.column);
-      return column.shape != Shape::List32 && column.shape != Shape::List64 && column.width == hotness;
-    };
-    if (std::all_of(chunks_.begin(), chunks_.end(), shaped)) return true;
-    return each_row([&](int chunk, const Column& column, int64_t row, int64_t) {
-      const int64_t n = length(chunk, column, row, fault);
-      if (n < 0) return false;
-      if (n != hotness) fault = {Fault::What::Width, field_.column, chunk, row, n, hotness};
-      return n == hotness;
-    });
+    return rows_.each(visit) ? total : -1;
   }
 
   // Pass 2: the ids themselves; false on a fault.
   bool write(int64_t* out, Fault& fault) const {
+    if (field_.hotness >= 0) return write_even(out, fault);
     if (clean_) return rows_.row_of == nullptr ? copy_runs(out) : copy_rows(out);
-    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t) {
+    return rows_.each([&](int chunk, int64_t row, int64_t) {
+      const Column& column = chunks_[chunk]->column(field_.column);
       if (column.is_null(row)) {
         if (field_.null == Null::Error) return fail(fault, Fault::What::NullRow, chunk, row);
         if (field_.null == Null::Default) out = std::copy(field_.row_default.begin(), field_.row_default.end(), out);
         return true;
       }
-      for (int64_t e = column.begin(row), end = column.begin(row + 1); e < end; ++e) {
+      const int64_t begin = column.begin(row), end = column.begin(row + 1);
+      if (column.values.validity == nullptr) {
+        convert(column.values, begin, end - begin, out);
+        out += end - begin;
+        return true;
+      }
+      for (int64_t e = begin; e < end; ++e) {
         if (!column.values.is_null(e)) {
           *out++ = element<int64_t>(column.values, e);
         } else if (field_.element_null == Null::Default) {
@@ -94,13 +86,13 @@ class IdWriter {
         }
       }
       return true;
-    };
-    return each_row(visit);
+    });
   }
 
   // One float per id. A null row's default ids weigh 1; a dropped element drops its weight.
   bool write_weights(float* out, Fault& fault) const {
-    const auto visit = [&](int chunk, const Column& column, int64_t row, int64_t) {
+    return rows_.each([&](int chunk, int64_t row, int64_t) {
+      const Column& column = chunks_[chunk]->column(field_.column);
       if (column.is_null(row)) {
         if (field_.null == Null::Default) out = std::fill_n(out, field_.row_default.size(), 1.0f);
         return true;
@@ -121,27 +113,28 @@ class IdWriter {
         *out++ = element<float>(weights.values, first + i);
       }
       return true;
-    };
-    return each_row(visit);
+    });
   }
 
  private:
-  template <typename Visit>
-  bool each_row(Visit&& visit) const {
-    if (rows_.row_of != nullptr) {
-      for (int64_t j = 0; j < rows_.count; ++j) {
-        const int chunk = rows_.chunk_of[j];
-        if (!visit(chunk, chunks_[chunk]->column(field_.column), rows_.row_of[j], j)) return false;
+  // A feature with as many ids in each row.
+  bool write_even(int64_t* out, Fault& fault) const {
+    StandIn<int64_t> missing{field_.null == Null::Default, field_.element_null == Null::Default, field_.row_default};
+    missing.values.resize(field_.hotness);
+    const Cells<int64_t> cells(chunks_, field_.column, field_.hotness, std::move(missing));
+    bool good = true;
+    if (by_chunk_ == nullptr) {
+      for (const Run& run : rows_.runs) {
+        good = good && cells.run(run.chunk, run.start, run.stop, out, field_.hotness);
+        out += (run.stop - run.start) * field_.hotness;
       }
-      return true;
+    } else {
+      by_chunk_->each([&](size_t chunk, const uint32_t* rows, const uint32_t* places, int64_t n) {
+        good = good && cells.gather(chunk, rows, places, n, out, field_.hotness);
+      });
     }
-    int64_t j = 0;
-    for (const Run& run : rows_.runs) {
-      const Column& column = chunks_[run.chunk]->column(field_.column);
-      for (int64_t row = run.start; row < run.stop; ++row, ++j)
-        if (!visit(static_cast<int>(run.chunk), column, row, j)) return false;
-    }
-    return true;
+    if (!good) fault = cells.fault_in(rows_);
+    return good;
   }
 
   bool fail(Fault& fault, Fault::What what, int chunk, int64_t row) const {
@@ -172,25 +165,21 @@ class IdWriter {
   }
 
   bool copy_rows(int64_t* out) const {
-    const auto is = [&](Shape shape) {
-      return std::all_of(chunks_.begin(), chunks_.end(), [&](const Chunk* chunk) {
-        const Column& column = chunk->column(field_.column);
-        return column.shape == shape && column.values.kind == Kind::Int64;
-      });
-    };
-    if (is(Shape::Scalar)) {
-      gather_scalars(bases<int64_t>(chunks_, field_.column).data(), rows_, out, 1);
-    } else if (is(Shape::List32)) {
+    const bool lists = std::all_of(chunks_.begin(), chunks_.end(), [&](const Chunk* chunk) {
+      const Column& column = chunk->column(field_.column);
+      return column.shape == Shape::List32 && column.values.kind == Kind::Int64;
+    });
+    if (lists) {
       copy_lists(out);
-    } else {
-      for (int64_t j = 0; j < rows_.count; ++j) {
-        const Column& column = chunks_[rows_.chunk_of[j]]->column(field_.column);
-        const int64_t begin = column.begin(rows_.row_of[j]), n = column.begin(rows_.row_of[j] + 1) - begin;
-        convert(column.values, begin, n, out);
-        out += n;
-      }
+      return true;
     }
-    return true;
+    return rows_.each([&](int chunk, int64_t row, int64_t) {
+      const Column& column = chunks_[chunk]->column(field_.column);
+      const int64_t begin = column.begin(row), n = column.begin(row + 1) - begin;
+      convert(column.values, begin, n, out);
+      out += n;
+      return true;
+    });
   }
 
   // Lists of a shuffled window lie all over memory: the lines of row j + kAhead are asked for while row j is copied.
@@ -230,6 +219,7 @@ class IdWriter {
   const IdField& field_;
   const Chunks& chunks_;
   const RowChoice& rows_;
+  const ByChunk* by_chunk_;  // of a gathered batch
   bool clean_ = true;  // no null anywhere: lengths are differences of offsets, ids are copied as they lie
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "by_chunk.h"
 #include "dense_writer.h"
 #include "id_writer.h"
 
@@ -26,19 +27,20 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const RowChoice& rows, A
   Fault fault{};
   std::vector<IdWriter> writers;
   writers.reserve(ids_.size());
+  std::optional<ByChunk> gathered;
+  if (rows.row_of != nullptr) gathered.emplace(rows, chunks);
+  const ByChunk* by_chunk = gathered ? &*gathered : nullptr;
   std::vector<int64_t> offsets(ragged_ * (n + 1));
   int64_t* ends = offsets.data();
   out.starts.assign(1, 0);
   for (const IdField& field : ids_) {
-    writers.emplace_back(field, chunks, rows);
+    writers.emplace_back(field, chunks, rows, by_chunk);
     int64_t count = n * field.hotness;
     if (field.hotness < 0) {
       ends[0] = 0;
       count = writers.back().measure(ends + 1, fault);
       if (count < 0) return fault;
       ends += n + 1;
-    } else if (!writers.back().holds(field.hotness, fault)) {
-      return fault;
     }
     out.starts.push_back(out.starts.back() + count);
   }
@@ -58,12 +60,9 @@ std::optional<Fault> Packer::pack(const Chunks& chunks, const RowChoice& rows, A
   if (!offsets.empty()) std::memcpy(base + at.offsets, offsets.data(), offsets.size() * sizeof(int64_t));
   // The columns decoded last are still in the cache: copy them first. Gathered lists may spill into the next feature's
   // place (copy_lists), so these go forwards.
-  std::vector<DenseWriter> dense;
-  dense.reserve(dense_.size());
   float* matrices[3];
   for (int m = 0; m < 3; ++m) matrices[m] = reinterpret_cast<float*>(base + at.matrix[m]);
-  for (const DenseField& field : dense_) dense.emplace_back(field, chunks, width_[field.matrix]);
-  if (!write_dense(dense, rows, matrices, width_, fault)) return fault;
+  if (!DenseWriter(dense_, chunks, width_).write(rows, by_chunk, matrices, fault)) return fault;
   auto* values = reinterpret_cast<int64_t*>(base + at.values);
   auto* weights = reinterpret_cast<float*>(base + at.weights);
   for (size_t i = 0; i < ids_.size(); ++i) {

@@ -13,14 +13,6 @@ namespace hybridrec {
 
 using Chunks = std::vector<const Chunk*>;
 
-// Where each chunk keeps a plain column.
-template <typename T>
-std::vector<const T*> bases(const Chunks& chunks, int column) {
-  std::vector<const T*> made;
-  for (const Chunk* chunk : chunks) made.push_back(static_cast<const T*>(chunk->column(column).values.data));
-  return made;
-}
-
 enum class Null : uint8_t { Error, Default, Empty };
 
 struct IdField {
@@ -38,7 +30,7 @@ struct DenseField {
   int matrix;  // 0 dense, 1 label, 2 sample weight
   int64_t at, width;
   Null null;
-  std::vector<float> row_default;  // [width]
+  std::vector<float> row_default;  // [width]; of a missing element too, by its place
 };
 
 // What went wrong, where: the caller knows the names of columns and files.
@@ -59,6 +51,21 @@ struct RowChoice {
   std::vector<Run> runs;
   const int32_t* chunk_of = nullptr;
   const int32_t* row_of = nullptr;
+
+  // visit(chunk, row, j) for each row, until one answers false; whether none did.
+  template <typename Visit>
+  bool each(Visit&& visit) const {
+    if (row_of != nullptr) {
+      for (int64_t j = 0; j < count; ++j)
+        if (!visit(chunk_of[j], row_of[j], j)) return false;
+      return true;
+    }
+    int64_t j = 0;
+    for (const Run& run : runs)
+      for (int64_t row = run.start; row < run.stop; ++row, ++j)
+        if (!visit(static_cast<int>(run.chunk), row, j)) return false;
+    return true;
+  }
 };
 
 // Byte offsets of the sections inside the block; each begins on a cache line.

@@ -82,9 +82,10 @@ def as_id(value: Any) -> int:
 
 
 def expected_numbers(feature: Feature, value: Any) -> dict[str, float]:
-    default = 0.0 if feature.default is None else feature.default
+    stand_in = 0.0 if feature.default is None else feature.default
+    stand_ins = stand_in if isinstance(stand_in, list) else [stand_in] * feature.width
     items = value if isinstance(value, list) else [value] * feature.width
-    numbers = [as_float(default if item is None else item) for item in items]
+    numbers = [as_float(other if item is None else item) for item, other in zip(items, stand_ins, strict=True)]
     names = [feature.name] if feature.size is None else [f"{feature.name}[{i}]" for i in range(feature.size)]
     return dict(zip(names, numbers, strict=True))
 
