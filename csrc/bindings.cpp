@@ -11,6 +11,7 @@
 #include "bindings_embedding.h"
 #include "bindings_layers.h"
 #include "bindings_parallel.h"
+#include "bindings_tables.h"
 #include "chunk.h"
 #include "pack.h"
 #include "permutation.h"
@@ -177,6 +178,7 @@ NB_MODULE(_native, m) {
       .def(nb::init<std::vector<IdField>, std::vector<DenseField>>(), nb::arg("ids"), nb::arg("dense"))
       .def("pack_runs", &pack_runs, nb::arg("chunks"), nb::arg("runs"), nb::arg("arena"))
       .def("pack_rows", &pack_rows, nb::arg("chunks"), nb::arg("chunk_of"), nb::arg("row_of"), nb::arg("arena"));
+  bind_tables(m);
   bind_embedding(m);
   bind_disk(m);
   bind_layers(m);
