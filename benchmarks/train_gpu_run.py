@@ -86,14 +86,18 @@ class Watch(Callback):
     def __init__(self, task: Task) -> None:
         self.task, self.seen, self.found = task, 0, {}
         self.began, self.profiler = 0.0, None
+        self.spent = Spent()
 
     def on_step(self, trainer: Trainer, result: StepResult) -> None:
         self.seen += 1
         warm, steps = self.task.warm, self.task.steps
+        self.spent.look(trainer.learner.stages.seconds)
         if self.seen == warm:
+            self.spent.clear()
             self.began = now(self.task)
         elif self.seen == warm + steps:
             self.found["wall_ms"] = 1e3 * (now(self.task) - self.began) / steps
+            self.found |= self.spent.told()
             if self.task.device != "cpu":
                 self.profiler = profile(activities=[ProfilerActivity.CUDA])
                 self.profiler.start()
@@ -102,6 +106,30 @@ class Watch(Callback):
             seconds = now(self.task) - self.began
             self.profiler.stop()
             self.found |= shares(self.profiler, seconds, self.found["wall_ms"], steps)
+
+
+class Spent:
+    """What the thread of the steps did with its time, step by step; its stages begin anew with each record."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, float] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        self.steps: list[dict[str, float]] = []
+
+    def look(self, seconds: dict[str, float]) -> None:
+        """Seconds by stage, once a step."""
+        anew = any(spent < self.before.get(stage, 0.0) for stage, spent in seconds.items())
+        before = {} if anew else self.before
+        self.steps.append({stage: spent - before.get(stage, 0.0) for stage, spent in seconds.items()})
+        self.before = dict(seconds)
+
+    def told(self) -> dict[str, Any]:
+        """Milliseconds of a step by stage, and the longest waits for a batch."""
+        stages = {stage: 1e3 * sum(step[stage] for step in self.steps) / len(self.steps) for stage in self.steps[0]}
+        waits = sorted((1e3 * step["data"] for step in self.steps), reverse=True)
+        return {"stages_ms": stages, "longest_waits_ms": [round(wait, 2) for wait in waits[:8]]}
 
 
 def shares(profiler: profile, seconds: float, wall_ms: float, steps: int) -> dict[str, Any]:
