@@ -39,6 +39,10 @@ class Ground:
             self.bases[name] = (self.growing[store].address - self.places.data_ptr()) // memory.PLACE
         self.bases_there = torch.tensor([self.bases[name] for name in stores]).to(device, non_blocking=True)
 
+    def zeros(self) -> list[Tensor]:
+        """All places: grouping finds zeros there, and leaves them behind."""
+        return [self.places, *(column.tensor for column in self.growing.values())]
+
     def grow(self) -> None:
         """Have places for all rows that dynamic tables have memory for."""
         for store, column in self.growing.items():

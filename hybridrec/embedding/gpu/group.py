@@ -28,6 +28,7 @@ from hybridrec.ops.row_groups.reference import sum_by_row
 from hybridrec.ops.row_groups.triton import RowGroups, Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import Drawn, holding, step_keys, step_numbers, update_groups, update_listed
+from hybridrec.ops.zeros_again import zeros_again
 from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.types import IdBlock
 
@@ -120,7 +121,8 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _group(self, looked: Looked) -> RowGroups:
         ids, layout, ground = looked.block.values, looked.layout, self.ground
         of_bags = looked.bag_of, looked.scales, looked.weights
-        return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
+        with zeros_again(*ground.zeros()):
+            return group_rows(ids, layout, ground.places, ground.bases_there, *of_bags)
 
     def take(self, looked: Looked, replayed: Sequence[Slotted] = ()) -> None:
         """Keep the gradients of a lookup until the step, and with them what keeps its rows on the device.
@@ -290,8 +292,9 @@ class DeviceGroup(GradientQueue[DeviceStore]):
         """The update of each class of a lookup's rows."""
         assert looked.groups is not None, "a queued lookup was prepared"
         grad = looked.gradient()
-        for number, kind in enumerate(kinds):
-            update_groups(looked.groups, grad, sums, number, kind, *to)
+        with zeros_again(sums):
+            for number, kind in enumerate(kinds):
+                update_groups(looked.groups, grad, sums, number, kind, *to)
 
     def _sums(self, layout: Layout) -> Tensor:
         """Zeros for the sums of rows with many occurrences, of a class at a time; kept: kernels leave zeros behind."""

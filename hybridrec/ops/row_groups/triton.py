@@ -375,6 +375,17 @@ class RowGroups:
     crowd_share: Tensor | None = None
 
 
+def _refuse_too_many(layout: Any) -> None:
+    """Raise if places in the lists of a batch would not fit beside the mark of rows with many occurrences."""
+    size = layout.sizes
+    if max(layout.most, layout.chunks * size.chunk) > of.MANY:
+        possible = int(of.MANY / (size.chunk / (size.few + 1) + 1))
+        raise ValueError(
+            f"a batch of {layout.batch} rows has {layout.most} ids whose gradients are to be grouped by row, and about "
+            f"{possible} are possible on a GPU; take smaller batches, or spread the tables over several collections"
+        )
+
+
 def group_rows(
     values: Tensor,
     layout: Any,
@@ -385,6 +396,7 @@ def group_rows(
     weights: Tensor | None = None,
 ) -> RowGroups:
     """Group the occurrences of ids `values` by row. `places` must be zeros, and is so again afterwards."""
+    _refuse_too_many(layout)
     size, n, m, shares = layout.sizes, layout.most, layout.chunks, scales is not None or weights is not None
     empty = partial(torch.empty, dtype=torch.int32, device=values.device)
     floats = partial(torch.empty, dtype=torch.float32, device=values.device)

@@ -20,6 +20,7 @@ from hybridrec.ops.pooled_lookup.triton_weights import weight_gradient
 from hybridrec.ops.row_groups.triton import Sizes, group_rows
 from hybridrec.ops.row_update.numbers import of
 from hybridrec.ops.row_update.triton import update_groups
+from hybridrec.ops.zeros_again import zeros_again
 from hybridrec.parallel.gpu.asking import Asking
 from hybridrec.parallel.gpu.request import DeviceRequest, bag_widths
 from hybridrec.parallel.unfed import NOTHING, mark, unfed_parts
@@ -175,11 +176,15 @@ class Pooling:
         there = torch.tensor([number for line in lines for number in line]).to(self.device, non_blocking=True)
         bases, addresses = there[: len(made)], there[len(made) :].view(-1, of.ADDRESSES)
         given = looked.bag_of, looked.scales, looked.weights
-        groups = group_rows(looked.block.values, looked.layout, self._rows, bases, *given)
+        with zeros_again(self._rows):
+            groups = group_rows(looked.block.values, looked.layout, self._rows, bases, *given)
         gradient, nothing = looked.gradient(), torch.empty(0, device=self.device)
         for number in range(len(looked.layout.classes)):
             partial = self._zeros(looked.layout.sums(number))
-            update_groups(groups, gradient, partial, number, "sum", addresses, nothing, nothing, nothing, norm=False)
+            with zeros_again(partial):
+                update_groups(
+                    groups, gradient, partial, number, "sum", addresses, nothing, nothing, nothing, norm=False
+                )
         return made
 
     def mark(

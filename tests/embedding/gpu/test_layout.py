@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="layouts name what kernels know")
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.features import of as line
-from hybridrec.ops.row_groups.triton import Sizes
+from hybridrec.ops.row_groups.triton import Sizes, _refuse_too_many, group_rows
 
 SPECS = [
     FeatureSpec("a", "t0", "sum"),
@@ -78,3 +78,19 @@ def test_each_class_has_sums_for_chunks_of_its_own_ids_alone() -> None:
     chunks = {dim: n // (Sizes().few + 1) + n // Sizes().chunk + 1 for dim, n in ids.items()}
     assert [found.sums(number) for number in range(3)] == [dim * chunks[dim] for dim in (3, 4, 8)]
     assert found.chunks == sum(chunks.values())
+
+
+@pytest.mark.parametrize(("hotness", "fits"), [(212, True), (230, False)])
+def test_more_ids_than_places_can_be_numbered_are_refused_before_any_is_grouped(hotness: int, fits: bool) -> None:
+    batch, none = 1 << 20, torch.empty(0)
+    specs = [FeatureSpec("a", "t0", "sum"), FeatureSpec("b", "t1", "sum")]
+    facts = [TableFacts(n, 0, 10**6, n * 10**6, 16 << n, torch.float32) for n in range(2)]
+    made = Shapes(specs, facts, [hotness, 1], [0, 0], batch, torch.device("cpu"), Sizes())
+    layout = made.layout([0, hotness * batch], [hotness * batch, batch])
+    last = layout.chunks * layout.sizes.chunk - 1 + line.MANY  # what the last place of all is marked with
+    assert (last < 2**31) is fits
+    if fits:
+        return _refuse_too_many(layout)
+    told = r"1048576 rows has 242221056 ids .* about 225\d{6} are possible on a GPU; take smaller batches"
+    with pytest.raises(ValueError, match=told):
+        group_rows(none, layout, none, none, none)
