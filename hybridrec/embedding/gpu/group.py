@@ -276,7 +276,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
             if of_name := [call.work for call in calls if name in call.left]:
                 facts = self.facts(name)
                 rows, grads = self._summed(of_name, name)
-                update_listed(rows, grads, facts.number, facts.dtype, steps[name].rule.kind, *to)
+                if norm and torch.are_deterministic_algorithms_enabled():
+                    _note_in_order(grads * steps[name].grad_scale, facts.number, outcome)
+                else:
+                    update_listed(rows, grads, facts.number, facts.dtype, steps[name].rule.kind, *to)
 
     def _run_groups(self, looked: Looked, kinds: list[str], to: tuple[Any, ...], norm: bool) -> None:
         """The update by a lookup whose tables no other one has."""
@@ -373,3 +376,10 @@ class DeviceGroup(GradientQueue[DeviceStore]):
                 call.work.eras, call.work.update = self.dynamic.now(call.work.eras), None
                 self.prepare(call.work)
         return calls
+
+
+def _note_in_order(grads: Tensor, number: int, outcome: Tensor) -> None:
+    """What kernels note of the summed gradients [U, dim] of a table, added up in an order that does not vary."""
+    finite = grads.isfinite().all(1, keepdim=True)
+    outcome[0] += torch.where(finite, grads, 0).square().sum()
+    outcome[1 + number] += (~finite).sum()

@@ -6,9 +6,10 @@ import torch
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
+from hybridrec.optim.rule import RowRule, RowStep
 from hybridrec.types import IdBlock
-from tests.embedding.gpu.on_device import SIZES, OnDevice, ids, lists, weighted
-from tests.gpu import DEVICE, needs_gpu
+from tests.embedding.gpu.on_device import QUICK, SIZES, OnDevice, ids, lists, weighted
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu
 
 pytestmark = needs_gpu
 
@@ -142,6 +143,49 @@ def test_the_deterministic_mode_gives_the_same_rows():
     finally:
         torch.use_deterministic_algorithms(False)
     agree(cpu, gpu)
+
+
+@pytest.fixture
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def clipped(seed: int) -> tuple[float, bytes]:
+    """A norm, and the rows after a step with gradients that were clipped by it; programs run in an order drawn."""
+    torch.manual_seed(6)
+    tables = [hr.Table("item", dim=64, rows=400), hr.Table("user", dim=4, rows=9)]
+    gpu = OnDevice(hr.EmbeddingCollection(tables, seed=3), QUICK)
+    of_gpu = hr.optim.SGD(gpu, lr=0.1)
+    flat, _ = gpu(IdBlock.from_ragged({"item": ids(400, 300), "user": ids(9, 300)}))
+    (flat * torch.randn(flat.shape).to(flat)).sum().backward()
+    gpu.group.handles["user"].multiply(0.25)
+    with pytest.MonkeyPatch.context() as patch:
+        if INTERPRETED:
+            from tests.interleaved import interleave
+
+            interleave(patch, seed)
+        norm = float(hr.optim.clip_grad_norm_([], of_gpu, 1.0))
+        of_gpu.step()
+    return norm, gpu.stores["item"].weight.cpu().numpy().tobytes()
+
+
+def test_the_deterministic_mode_clips_by_one_norm_in_whatever_order_programs_run(deterministic):
+    assert len({clipped(seed) for seed in range(4)}) == 1
+
+
+def test_the_deterministic_mode_counts_rows_that_are_not_finite_beside_the_norm(deterministic):
+    _, gpu, _, of_gpu = both(SIZES[0], OPTIMIZERS["sgd"])
+    block = IdBlock.from_ragged({**features(3), "a": torch.tensor([1, 2, 3]), "b": torch.tensor([4, 5, 6])})
+    flat, sequences = gpu(block)
+    factor = torch.ones(flat.shape)
+    factor[0, :8] = torch.inf
+    ((flat * factor.to(flat)).sum() + sequences[0].sum()).backward()
+    assert gpu.group.norm({"a"}) == torch.inf
+    assert gpu.group.norm({"b"}) == pytest.approx((3 * 8) ** 0.5)
+    assert gpu.group._measured({"a": RowStep(rule=RowRule("sgd"), lr=0.1, step=1)})[0] == {"a": 1}
+    assert of_gpu.grad_norm() == torch.inf
 
 
 def test_a_row_whose_gradient_is_not_finite_is_left_out_and_counted():
