@@ -28,7 +28,8 @@ class Feed(Iterator[Placed]):
 
     `place` makes a `Placed` of a batch. `position()`, if given, says where the source stands; `state` is what it said
     after the batch that was last taken from here, however far the thread has read ahead. An error of the source comes
-    where its batch would have come. Batches that are not in page-locked memory are copied there first.
+    where its batch would have come. Batches that are not in page-locked memory are copied there first. `all_read` says
+    that the source has ended: what is left waits here.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Feed(Iterator[Placed]):
         self._place, self._position = place, position
         self._stream = stream_apart(device) if device.type == "cuda" else None
         self.state = None if position is None else position()
+        self.all_read = False
         self._copied: deque[tuple[Any, Batch]] = deque()  # batches that the device may still be reading
         self._ready: queue.Queue[tuple[Placed | BaseException | None, Any]] = queue.Queue(AHEAD)
         self._closed = threading.Event()
@@ -80,6 +82,7 @@ class Feed(Iterator[Placed]):
                 self._put(self._placed(batch), None if self._position is None else self._position())
                 if self._closed.is_set():
                     return
+            self.all_read = True
             self._put(None, None)
         except BaseException as error:
             self._put(error, None)

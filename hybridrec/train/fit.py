@@ -216,7 +216,7 @@ class Fit:
     def _epoch(self) -> None:
         state = self.state
         batches, another = self.data.epoch(None if state.epoch_steps else state.epoch), self._another_epoch()
-        reads_ahead = another
+        reads_ahead, begins = another, another and not self.trainer.callbacks.at_epochs  # who may read the data too
         try:
             with located(self.train):
                 for group in grouped(batches, self.options.accumulate, self.learner.stages):
@@ -226,11 +226,13 @@ class Fit:
                     if reads_ahead:
                         self.data.read_ahead()
                         reads_ahead = False
+                    if begins:
+                        self.data.begin(state.epoch + 1)
         finally:
             getattr(batches, "close", lambda: None)()
         if not state.epoch_steps:
             raise no_rows(f"epoch {state.epoch} has no rows")
-        if another and not self.trainer.callbacks.at_epochs:  # who may read the data too
+        if begins:
             self.data.begin(state.epoch + 1)
         self._end_epoch()
 

@@ -72,7 +72,7 @@ class StepGraphs:
             return None
         if torch.are_deterministic_algorithms_enabled():
             return None
-        trained = tuple(part.requires_grad for part in learner.model.parameters())
+        trained = tuple(part.requires_grad for part in learner.parameters)
         key = shape_of(batch), trained, tuple(part.training for part in learner.collections)
         found = self._graphs.get(key)
         if found is None or not found.batch.fits(batch):

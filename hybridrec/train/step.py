@@ -93,6 +93,11 @@ class Learner:
         """Those inside the model."""
         return [part for part in self.model.modules() if isinstance(part, EmbeddingCollection)]
 
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the model: to walk through it takes as long as all else that is done to find a step's graph."""
+        return list(self.model.parameters())
+
     def moved(self, batch: Batch) -> Batch:
         """The batch where the model wants it."""
         return batch if self.device is None else batch.to(self.device, non_blocking=True)

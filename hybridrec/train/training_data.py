@@ -23,6 +23,7 @@ class TrainingData:
         self.data, self._learner = data, learner
         self._ahead = accumulate == 1 and not learner.loss.across  # else what a batch counts for is not known before
         self._feed: Feed | IdsAhead | None = None
+        self._thread: Feed | None = None  # the same, or what is behind it
         self._begun: tuple[int | None, Feed] | None = None  # an epoch that is yet to come
 
     def epoch(self, number: int | None) -> Iterator[Batch | Placed]:
@@ -31,7 +32,7 @@ class TrainingData:
         sharded = learner.model if self._ahead and isinstance(learner.model, ShardedModel) else None
         steps = 1 if sharded is None or sharded.served is None else max(1, sharded.served.staleness)
         if learner.device is not None:
-            self._feed = feed = self._take_begun(number) or self._fed(number, learner.device)
+            self._feed = self._thread = feed = self._take_begun(number) or self._fed(number, learner.device)
             if sharded is not None:
                 known = sharded.prepare, sharded.forget, lambda: feed.state
                 self._feed = IdsAhead(feed, lambda placed: placed, *known, steps=steps)
@@ -53,12 +54,15 @@ class TrainingData:
         return Feed(batches, self._learner.place, device, getattr(self.data, "state_dict", None))
 
     def begin(self, number: int) -> None:
-        """Bring the first batches of the next epoch to the device, while what is due between epochs is done.
+        """Bring the first batches of this epoch, the next one, to the device once all of the present one are there.
 
-        Others than a Dataset are left alone: whoever reads them meanwhile, for a validation, would be in the way.
+        So they come while the last steps of an epoch, and what is due after it, are done. Others than a Dataset are
+        left alone: whoever reads them meanwhile, for a validation, would be in the way.
         """
         device = self._learner.device
-        if device is not None and isinstance(self.data, Dataset):
+        if device is None or self._begun is not None or not isinstance(self.data, Dataset):
+            return
+        if self._thread is None or self._thread.all_read:
             self._begun = number, self._fed(number, device)
 
     def _take_begun(self, number: int | None) -> Feed | None:
@@ -81,7 +85,7 @@ class TrainingData:
 
     def epoch_is_done(self) -> None:
         """All batches of the epoch were used."""
-        self._feed = None
+        self._feed = self._thread = None
 
     def state(self) -> Any:
         """Where it stands, after the batch of the last step; None where it cannot say."""

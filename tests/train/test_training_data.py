@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ from hybridrec.parallel.cost import Wire
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.parallel.shard import place
 from hybridrec.parallel.sharded_model import ShardedModel
+from hybridrec.train import Callback, Trainer
+from hybridrec.train.feed import AHEAD
 from hybridrec.train.losses import LOSSES
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import Learner
 from hybridrec.train.training_data import TrainingData
-from tests.train.clicks import dataset, model_of
+from tests.train.clicks import dataset, model_of, trainer_of
 
 
 @pytest.mark.parametrize("device", [None, torch.device("cpu")], ids=["as it is", "fed"])
@@ -73,6 +77,34 @@ def test_an_epoch_that_was_begun_in_vain_is_given_up():
     assert not feeding() - before
 
 
+def ended(feed: Any) -> bool:
+    until = time.monotonic() + 30
+    while not feed.all_read and time.monotonic() < until:
+        time.sleep(0.001)
+    return feed.all_read
+
+
+def test_an_epoch_is_begun_when_the_last_batches_of_the_one_before_wait_for_their_steps():
+    ds, other, before = dataset(rows=450).shuffle(seed=3), dataset(rows=450).shuffle(seed=3), feeding()
+    data, plain, count = fed(ds), fed(other), len(dataset(rows=450))
+    wanted, coming = labels(plain.epoch(0)), iter(data.epoch(0))
+    found = labels([next(coming)])
+    data.begin(1)
+    assert len(feeding() - before) == 1, "most of this epoch is still to be read"
+    found += labels(islice(coming, count - 1 - AHEAD))
+    assert ended(coming)
+    place = data.state()
+    data.begin(1)
+    begun = feeding() - before
+    data.begin(1)
+    assert feeding() - before == begun, "it begins once"
+    assert data.state() == place, "still that after the last batch which was taken"
+    assert found + labels(coming) == wanted
+    data.epoch_is_done()
+    assert labels(data.epoch(1)) == labels(plain.epoch(1))
+    assert not feeding() - before
+
+
 def test_only_a_dataset_is_begun_ahead():
     class Plain:
         began = 0
@@ -87,3 +119,18 @@ def test_only_a_dataset_is_begun_ahead():
     alone = TrainingData(dataset(), Learner(model_of(dataset()), LOSSES["bce"]))
     alone.begin(1)
     assert not feeding() - before, "no device waits for batches"
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_a_fit_asks_for_the_next_epoch_after_each_step_unless_a_callback_may_read_the_data(monkeypatch, reader):
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(TrainingData, "begin", lambda self, number: asked.append((trainer.state.step, number)))
+    ds = dataset(rows=300)
+    callbacks = [EpochReader()] if reader else []
+    trainer = trainer_of(ds, callbacks=callbacks)
+    trainer.fit(ds, epochs=2)
+    assert asked == ([] if reader else [(1, 1), (2, 1), (3, 1), (3, 1)])
+
+
+class EpochReader(Callback):
+    def on_epoch(self, trainer: Trainer) -> None: ...
