@@ -9,7 +9,7 @@ import torch
 
 from hybridrec.data.dataset import Dataset
 from hybridrec.parallel.sharded_model import ShardedModel
-from hybridrec.train.feed import Feed
+from hybridrec.train.feed import Feed, seats_ahead
 from hybridrec.train.ids_ahead import IdsAhead
 from hybridrec.train.placed import Placed
 from hybridrec.train.step import Learner
@@ -25,6 +25,7 @@ class TrainingData:
         self._feed: Feed | IdsAhead | None = None
         self._thread: Feed | None = None  # the same, or what is behind it
         self._begun: tuple[int | None, Feed] | None = None  # an epoch that is yet to come
+        self._seats = seats_ahead()  # of both
 
     def epoch(self, number: int | None) -> Iterator[Batch | Placed]:
         """The batches of an epoch; None: those that are left of the one that a loaded state is in."""
@@ -51,12 +52,13 @@ class TrainingData:
         self._set_epoch(number)
         pinned = getattr(self.data, "pinned", None) if device.type == "cuda" else None
         batches = self.data if pinned is None else pinned(device)
-        return Feed(batches, self._learner.place, device, getattr(self.data, "state_dict", None))
+        return Feed(batches, self._learner.place, device, getattr(self.data, "state_dict", None), self._seats)
 
     def begin(self, number: int) -> None:
         """Bring the first batches of this epoch, the next one, to the device once all of the present one are there.
 
-        So they come while the last steps of an epoch, and what is due after it, are done. Others than a Dataset are
+        So they come while the last steps of an epoch, and what is due after it, are done, each when a batch of the
+        present epoch has been taken: there are never more on the device than at other times. Others than a Dataset are
         left alone: whoever reads them meanwhile, for a validation, would be in the way.
         """
         device = self._learner.device

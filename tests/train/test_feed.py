@@ -17,10 +17,10 @@ import torch
 
 from hybridrec.embedding.gpu.replay import captured
 from hybridrec.train import Callback, EarlyStopping, StepResult, Trainer
-from hybridrec.train.feed import Feed
+from hybridrec.train.feed import AHEAD, Feed, seats_ahead
 from hybridrec.train.placed import Placed
 from hybridrec.types import Batch
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_for
 from tests.train.clicks import QUIET, assert_same, dataset, trainer_of, weights
 
 CPU = torch.device("cpu")
@@ -86,6 +86,61 @@ def test_closing_ends_the_thread_and_the_source_while_both_have_more():
     assert closed.is_set()
     assert not feed._thread.is_alive()
     assert list(feed) == []
+
+
+class Placing:
+    """Places batches, and counts those that no step has taken yet."""
+
+    def __init__(self) -> None:
+        self.placed = self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, batch: Batch) -> Placed:
+        with self._lock:
+            self.placed += 1
+            self.most = max(self.most, self.placed)
+        return place(batch)
+
+    def take(self, feed: Feed) -> Batch:
+        with self._lock:
+            self.placed -= 1  # before its seat is free
+        return next(feed).batch
+
+    def wait_for(self, count: int) -> None:
+        wait_for(lambda: self.placed == count)
+
+
+def test_feeds_that_share_seats_have_no_more_batches_ahead_than_one_alone():
+    ds, seats, placing = dataset(rows=500), seats_ahead(), Placing()
+    first = Feed(ds, placing, CPU, seats=seats)
+    for _ in range(3):
+        placing.wait_for(AHEAD + 1)
+        placing.take(first)
+    wait_for(lambda: first.all_read)
+    second = Feed(ds, placing, CPU, seats=seats)
+    for feed in (first, first, second, second):
+        placing.wait_for(AHEAD + 1)
+        placing.take(feed)
+    assert list(first) == []
+    second.close()
+    assert placing.most == AHEAD + 1
+
+
+def test_a_feed_that_is_closed_leaves_its_seats_to_the_next():
+    ds, seats = dataset(rows=900), seats_ahead()
+    for _ in range(3):
+        placing = Placing()
+        feed = Feed(ds, placing, CPU, seats=seats)
+        placing.wait_for(AHEAD + 1)
+        feed.close()
+    with pytest.raises(ValueError, match="no more"):
+        Feed(ds, refuse_all, CPU, seats=seats).__next__()
+    assert len(list(Feed(ds, place, CPU, seats=seats))) == 9
+    assert seats._left == AHEAD + 1
+
+
+def refuse_all(batch: Batch) -> Placed:
+    raise ValueError("no more")
 
 
 def once(batch: Batch, wanted: threading.Event, taken: threading.Event) -> Iterator[Batch]:
