@@ -14,14 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck")
 FOUND = 99  # what the tool ends with where it found something
-USUAL = [
+USUAL = [  # which launch all kernels that there are
+    "tests/ops",
     "tests/embedding/gpu/test_training.py",
     "tests/embedding/gpu/test_max.py",
+    "tests/embedding/gpu/test_hashed.py",
     "tests/embedding/gpu/test_weight_gradients.py",
     "tests/embedding/gpu/test_training_half.py::test_exact_updates_are_rounded_as_on_the_cpu_bit_for_bit",
-    "tests/ops/hash_index",
-    "tests/ops/hash_rows",
-    "tests/ops/row_cache",
 ]
 
 
