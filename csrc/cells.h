@@ -103,7 +103,7 @@ class Cells {
   template <typename Row, typename Place>
   bool write(const Column& column, int64_t n, Row row, Place place, Out* out, int64_t stride) const {
     bool good = true;
-    if (width_ > 1 || !even(column) || (column.shape != Shape::Scalar && has_nulls(column))) {
+    if (width_ != 1 || !even(column) || (column.shape != Shape::Scalar && has_nulls(column))) {
       for (int64_t i = 0; i < n && good; ++i) good = one(column, row(i), out + place(i) * stride);
       return good;
     }

@@ -60,10 +60,12 @@ class DenseWriter {
         return cells_[f].gather(chunk, from, order_.data(), n, out, width(f));
       };
       if (!good || !(good = fill_block(fill, rows, fault))) return;
-      for (int m = 0; m < 3; ++m)
+      for (int m = 0; m < 3; ++m) {
+        if (widths_[m] == 0) continue;
         for (int64_t i = 0; i < n; ++i)
           std::memcpy(matrices[m] + places[i] * widths_[m], blocks_[m].data() + i * widths_[m],
                       widths_[m] * sizeof(float));
+      }
     };
     by_chunk.each(block, kRows);
     return good;

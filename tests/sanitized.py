@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.native import ROOT, build, side_by_side
 
 PACKAGE = ROOT / "build" / "sanitized" / "package"
-DATA = ("decode", "dataset", "loader", "hash_cache", "shuffle", "hashing", "join")
+DATA = ("decode", "dataset", "loader", "hash_cache", "shuffle", "shuffled_batches", "hashing", "join")
 EMBEDDING = ("store", "dense_store", "hash_store", "whole_rows", "training", "determinism", "integer_lookup")
 TESTS = {
     "data": [*(f"tests/data/test_{name}.py" for name in DATA), "tests/integration/test_random_files.py"],

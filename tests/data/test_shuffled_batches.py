@@ -61,6 +61,15 @@ def test_rows_keep_their_values_whatever_their_types_and_nulls(batch_size, tmp_p
     assert all(same(row, expected[i]) for i, row in zip(order, rows, strict=True))
 
 
+def test_columns_of_empty_lists_alone_keep_their_place_beside_others():
+    empty = {kind: pa.array([[]] * ROWS, pa.list_(getattr(pa, kind)(), 0)) for kind in ("int64", "float32")}
+    ds = hr.data.table(pa.table({"before": range(ROWS), **empty, "after": range(ROWS)}), batch_size=700)
+    for batch in ds.shuffle(seed=3):
+        assert batch.ids["before"].to_list() == batch.ids["after"].to_list()
+        assert batch.ids["int64"].to_list() == [[]] * len(batch)
+        assert batch.dense.shape == (len(batch), 0)
+
+
 @pytest.mark.parametrize(
     ("bad", "changes", "message"),
     [
