@@ -5,7 +5,8 @@ No count comes to the host. README.md beside this file has the arrays, and what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 import triton
@@ -124,17 +125,36 @@ def admit(
     slots, number = (torch.empty(size, dtype=torch.int64, device=rows.device) for size in (n, 1))
     state = cache.lasting, cache.passing
     begin[(1,)](*state, number, num_warps=1)
-    if n:
-        find_rows[(programs,)](rows, cache.directory, cache.stamp, *state, wanted, places, n, count, IDS=ids)
-    if most:
-        victims = choose(cache, most)
-        conclude[(1,)](*state, num_warps=1)
-        exchange(cache, places, victims)
-        given = cache.directory, cache.owner, cache.passing, wanted, places, victims
-        rename[(min(cache.sizes.programs, triton.cdiv(most, ids)),)](*given, N=ids)
+    with unclaimed_again(cache, wanted, places) as undo:
+        if n:
+            find_rows[(programs,)](rows, cache.directory, cache.stamp, *state, wanted, places, n, count, IDS=ids)
+        if most:
+            victims = choose(cache, most)
+            conclude[(1,)](*state, num_warps=1)
+            exchange(cache, places, victims)
+            undo.callback(exchange, cache, places, victims)
+            given = cache.directory, cache.owner, cache.passing, wanted, places, victims
+            rename[(min(cache.sizes.programs, triton.cdiv(most, ids)),)](*given, N=ids)
     if n:
         translate[(programs,)](rows, cache.directory, cache.passing, slots, n, count, IDS=ids)
     return Admitted(slots, number)
+
+
+@contextmanager
+def unclaimed_again(cache: RowCache, wanted: Tensor, places: Tensor) -> Iterator[ExitStack]:
+    """Within it, an admission claims rows on these lists, which is undone where a launch cannot be, or Ctrl-C comes.
+
+    Then all is as before it began. What is to be undone before that is for the stack that it gives.
+    """
+    undo = ExitStack()
+    try:
+        yield undo
+    except BaseException:
+        with suppress(RuntimeError):  # of a card that does nothing any more: what was raised says why
+            undo.close()
+            count = int(cache.passing[of.WANTED])
+            cache.directory[wanted[:count].long()] = -1 - places[:count]
+        raise
 
 
 def land(cache: RowCache, number: Tensor) -> None:

@@ -6,6 +6,7 @@ have kernels of their own. Memory of the host is pinned, and kernels reach it ov
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -89,15 +90,27 @@ def write_rows(
 
 
 def exchange(cache: RowCache, places: Tensor, victims: Tensor) -> None:
-    """The rows of these slots and those of these places change over, in every column."""
-    for column in cache.columns:
-        hot, cold, shape = _parts(cache, column)
-        programs = min(cache.sizes.movers, triton.cdiv(len(places), shape["N"]))
-        if column.packs:
-            state = cache.lasting, cache.passing, cache.key
-            exchange_packed[(programs,)](hot, cold, places, victims, *state, **shape)
-        else:
-            exchange_rows[(programs,)](hot, cold, places, victims, cache.passing, **shape)
+    """The rows of these slots and those of these places change over, in every column; or in none, if a launch fails."""
+    done = 0
+    try:
+        for column in cache.columns:
+            _exchange(cache, column, places, victims)
+            done += 1
+    except BaseException:
+        with suppress(RuntimeError):  # of a card that does nothing any more: what was raised says why
+            for column in cache.columns[:done]:
+                _exchange(cache, column, places, victims)
+        raise
+
+
+def _exchange(cache: RowCache, column: Column, places: Tensor, victims: Tensor) -> None:
+    hot, cold, shape = _parts(cache, column)
+    programs = min(cache.sizes.movers, triton.cdiv(len(places), shape["N"]))
+    if column.packs:
+        state = cache.lasting, cache.passing, cache.key
+        exchange_packed[(programs,)](hot, cold, places, victims, *state, **shape)
+    else:
+        exchange_rows[(programs,)](hot, cold, places, victims, cache.passing, **shape)
 
 
 def read(cache: RowCache, column: int, rows: Tensor) -> Tensor:
