@@ -22,20 +22,27 @@ class Pinned:
     """
 
     def __init__(self, shape: Sequence[int], fill: float, dtype: torch.dtype, device: torch.device, name: str) -> None:
-        self.tensor = _pages(math.prod(shape), dtype).view(tuple(shape))
+        try:
+            self.tensor = _pages(math.prod(shape), dtype).view(tuple(shape))
+        except OSError as error:  # of an address space with a limit, or a system that promises no more than it has
+            size = math.prod(shape) * dtype.itemsize
+            raise ValueError(_lacking(name, size, str(error.strerror), "`ulimit -v`")) from error
         self.tensor.fill_(fill)  # by all threads, so that pinning finds its pages there
         if device.type != "cuda" or not self.tensor.nbytes:
             return
         with torch.cuda.device(device):
             code = int(_runtime().cudaHostRegister(self.tensor.data_ptr(), self.tensor.nbytes, 0))
         if code:
-            raise ValueError(
-                f"the cold rows of table {name!r} need {self.tensor.nbytes:,} bytes of pinned memory of the host, "
-                f"which refuses them (CUDA error {code}); give the table a larger cache, a smaller type for "
-                "cold rows such as cold=torch.int8, path=, a directory on a disk for them, or fewer rows, or the host "
-                "more memory, of which `ulimit -l` may allow less"
-            )
+            raise ValueError(_lacking(name, self.tensor.nbytes, f"CUDA error {code}", "`ulimit -l`"))
         weakref.finalize(self, _unpinned, self.tensor, device)
+
+
+def _lacking(name: str, size: int, why: str, limit: str) -> str:
+    return (
+        f"the cold rows of table {name!r} need {size:,} bytes of pinned memory of the host, which refuses them "
+        f"({why}); give the table a larger cache, a smaller type for cold rows such as cold=torch.int8, path=, a "
+        f"directory on a disk for them, or fewer rows, or the host more memory, of which {limit} may allow less"
+    )
 
 
 def _pages(count: int, dtype: torch.dtype) -> Tensor:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +27,26 @@ def test_it_is_filled_and_has_pages_of_its_own(dtype):
 
 def test_no_rows_take_no_memory():
     assert Pinned((0, 4), 0, torch.float32, HERE, "user").tensor.shape == (0, 4)
+
+
+@contextmanager
+def address_space(more: int) -> Iterator[None]:
+    """Within it, this process can have no more than so many bytes beside those that it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * mmap.PAGESIZE + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to know how much a process has")
+def test_a_host_without_so_much_memory_is_an_error_that_says_what_is_needed():
+    said = r"cold rows of table 'user' need 4,294,967,296 bytes .*\(Cannot allocate memory\); give .*path=, a dir"
+    with address_space(2**30), pytest.raises(ValueError, match=said):
+        Pinned((2**28, 4), 0, torch.float32, HERE, "user")
+    assert Pinned((2, 4), 1, torch.float32, HERE, "user").tensor.sum() == 8
 
 
 @pytest.mark.gpu
