@@ -49,8 +49,9 @@ class Table:
     directory, and on the host. Of a fixed table with a `cache`, a number of rows or a share of them, a GPU has no more
     than those at a time, and its host has the others, the cold ones: as they are, or, where `cold` is torch.bfloat16,
     torch.float16 or torch.int8, in that type, which needs less memory and less time on the link. With a `path` too they
-    are not in its memory but in files there, which go with the process. Tables of one dimension, and of the same types
-    and path, share the room of all their caches. Where several GPUs divide a table, each has a cache for its own rows.
+    are not in its memory but in files there, which go with the process. Tables of one dimension, of the same types
+    and path, all trained or all frozen, share the room of their caches. Where several GPUs divide a table, each has a
+    cache for its own rows.
 
     >>> Table("item", dim=8, rows=1000, features=["item", "history"], combiner={"item": "sum", "history": "mean"})
     Table('item', dim=8, rows=1000, features=('item', 'history'), combiner={'item': 'sum', 'history': 'mean'})

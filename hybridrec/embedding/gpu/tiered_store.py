@@ -67,8 +67,8 @@ class TieredStore(DeviceStore):
 
     @property
     def kind(self) -> Hashable:
-        """What tables that share a cache have in common."""
-        return self.dim, self.dtype, self.table.cold_dtype, self.table.path
+        """What tables that share a cache have in common: rows of frozen ones need no room for state of the others."""
+        return self.dim, self.dtype, self.table.cold_dtype, self.table.path, self.table.trainable
 
     @property
     def fresh(self) -> bool:

@@ -14,6 +14,7 @@ import hybridrec as hr
 from hybridrec.embedding import Constant, Normal, Uniform, state
 from hybridrec.embedding.dense_store import DenseStore
 from hybridrec.embedding.gpu import memory, tier_class, transfer
+from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
 from hybridrec.embedding.share import Share
@@ -196,6 +197,15 @@ def test_tables_of_one_dimension_are_a_class_as_far_as_it_can_number_their_rows(
     assert classes_of([a, b, c]) == [[a, c], [b]]
     monkeypatch.setattr(tier_class, "MOST_ROWS", 24)
     assert classes_of([a, b, c]) == [[a], [b], [c]]
+
+
+def test_rows_that_are_not_trained_have_no_room_for_the_state_of_others():
+    item, words = (hr.Table(name, 6, rows=20, cache=4, trainable=name == "item") for name in ("item", "words"))
+    group = DeviceGroup({t.name: TieredStore(t, 7, DEVICE, 4, sizes=SMALL) for t in (item, words)}, {"item"})
+    group.stores["item"].attach(RULE)
+    assert [len(tier.cache.columns) for tier in group.tiers] == [2, 1]
+    expected = memory.cold_bytes(item, RULE) + memory.cold_bytes(words)
+    assert sum(held.cold.tensor.nbytes for tier in group.tiers for held in tier._held) == expected
 
 
 def test_rows_and_state_of_tables_that_share_a_cache_are_their_own():
