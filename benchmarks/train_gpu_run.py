@@ -129,7 +129,7 @@ class Spent:
         """Milliseconds of a step by stage, and the longest waits for a batch."""
         stages = {stage: 1e3 * sum(step[stage] for step in self.steps) / len(self.steps) for stage in self.steps[0]}
         waits = sorted((1e3 * step["data"] for step in self.steps), reverse=True)
-        return {"stages_ms": stages, "longest_waits_ms": [round(wait, 2) for wait in waits[:8]]}
+        return {"stages_ms": stages, "longest_waits_ms": waits[:8]}
 
 
 def shares(profiler: profile, seconds: float, wall_ms: float, steps: int) -> dict[str, Any]:
