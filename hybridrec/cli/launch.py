@@ -50,7 +50,8 @@ def launch(
     from hybridrec.launch.roles import RunRoles
     from hybridrec.launch.supervisor import Limits, Supervisor
     from hybridrec.train.checkpoint import Checkpoints
-    from hybridrec.train.run_config import read_config, with_overrides
+    from hybridrec.train.launch import check
+    from hybridrec.train.run_config import RunConfig, read_config, with_overrides
     from hybridrec.train.run_directory import RunDirectory
 
     made = LaunchConfig.of(with_overrides(read_config(config), settings or [], LAUNCH_SECTIONS))
@@ -64,6 +65,7 @@ def launch(
             f"{run.path} holds a run already (its newest checkpoint is {latest.name}); go on with it: {again}; or give "
             "another folder as --out"
         )
+    check(RunConfig.of(made.run))  # servers take seconds to start, and trainers seconds more
     run.prepare()
     flags = [flag for flag, given in (("--resume", resume), ("--quiet", quiet), ("--json", as_json)) if given]
     trainers = ["trainer"] if made.trainers.count == 1 else [f"trainer {rank}" for rank in range(made.trainers.count)]

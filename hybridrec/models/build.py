@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from hybridrec.data.schema import Schema
@@ -37,19 +38,29 @@ def build(name: str, schema: Schema, **config: Any) -> Model:
     >>> build("deepfm", schema, **model.config()).config() == model.config()
     True
     """
-    if name not in MODELS:
+    kind, options = chosen(name, config)
+    return kind(schema, **options)
+
+
+def chosen(name: str, config: Mapping[str, Any]) -> tuple[type[Model], dict[str, Any]]:
+    """The model of this name and its options, refused where it does not take them. Nothing is made.
+
+    >>> chosen("twotower", {"item": "id"})
+    (<class 'hybridrec.models.twotower.TwoTower'>, {'item': ['id']})
+    """
+    if name not in NAMES:
         raise ValueError(f"no model {name!r}; there are {', '.join(NAMES)}")
-    kind = MODELS[name]
-    if unknown := [option for option in config if option not in options_of(kind)]:
+    kind, options = MODELS[name], dict(config)
+    if unknown := [option for option in options if option not in options_of(kind)]:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}; it takes {', '.join(options_of(kind))}")
-    if lacking := [option for option in required_options(kind) if option not in config]:
+    if lacking := [option for option in required_options(kind) if option not in options]:
         example = RULES[annotation_of(kind, lacking[0])].example
         raise ValueError(f"model {name!r} needs {lacking[0]!r}, names of features: model.{lacking[0]}={example}")
     for option, value in config.items():
         if annotation_of(kind, option) == "Sequence[str]" and isinstance(value, str):
-            config[option] = [value]
-        check_option(option, annotation_of(kind, option), config[option])
-    return kind(schema, **config)
+            options[option] = [value]
+        check_option(option, annotation_of(kind, option), options[option])
+    return kind, options
 
 
 def annotation_of(kind: type[Model], option: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hybridrec.data import CsvOptions, csv, ipc, parquet
 from hybridrec.data.dataset import Dataset
 from hybridrec.data.schema import Schema
-from hybridrec.models import build
+from hybridrec.models.build import build, chosen
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.remedy import within
 from hybridrec.train.optimizers import DENSE_LR, ROW_LR
@@ -44,9 +44,9 @@ def launch(config: RunConfig) -> Launch:
     train, valid = datasets(config.data, join(options.timeout))
     if options.seed is not None:
         seed_everything(options.seed)  # before the layers are drawn
-    chosen = {"name": model_name(config, len(train.schema.of("label"))), **config.model}
+    name, stated = model_of(config, train.schema)
     try:
-        model = build(chosen.pop("name"), train.schema, **chosen)
+        model = build(name, train.schema, **stated)
     except TypeError as error:  # a value of another type than an option of the model or its tables takes
         raise ValueError(str(error)) from error
     usual = "in_batch_softmax" if type(model).__name__ == "TwoTower" else "bce"
@@ -63,6 +63,18 @@ def launch(config: RunConfig) -> Launch:
     trainer.about["run"] = config.to_json()
     trainer.expect(train)  # before somebody asks the model about its rows
     return Launch(trainer, train, valid, config.train.get("epochs"), config.train.get("steps"))
+
+
+def check(config: RunConfig) -> None:
+    """Refuse what `launch` would refuse about the data, and about the model's name and options. Nothing is made."""
+    train, _ = datasets(config.data)
+    chosen(*model_of(config, train.schema))
+
+
+def model_of(config: RunConfig, schema: Schema) -> tuple[str, dict[str, Any]]:
+    """The name of the model, and what is stated about it."""
+    options = {option: value for option, value in config.model.items() if option != "name"}
+    return model_name(config, len(schema.of("label"))), options
 
 
 def model_name(config: RunConfig, labels: int) -> str:

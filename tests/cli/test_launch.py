@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -15,6 +17,7 @@ from hybridrec.train.checkpoint import Checkpoints, Contents
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"user": [1, 2, 3], "click": pa.array([0, 1, 0], pa.int8())}), "clicks.parquet")
     (tmp_path / "run.toml").write_text('out = "runs/a"\n[data]\npath = "clicks.parquet"\nlabel = "click"\n')
     return tmp_path
 
@@ -36,6 +39,12 @@ def refused(*words: str) -> str:
         (["run.toml", "servers.cuont=2"], "servers has no option 'cuont'; valid are count, staleness"),
         (["run.toml", "data.lable=x", "--out", "b"], "data has no option 'lable'; valid are path, label"),
         (["run.toml", "out=5", "--out", "b"], "out is 5; it must be a text"),
+        (["run.toml", "data.path=gone.parquet"], "gone.parquet"),
+        (["run.toml", "data.label=like"], "like"),
+        (["run.toml", "data.valid=gone.parquet"], "validation data: gone.parquet"),
+        (["run.toml", "model.name=dlmr"], "no model 'dlmr'; there are widedeep, dlrm"),
+        (["run.toml", "model.dmi=8"], "model 'deepfm' has no option 'dmi'; it takes dim"),
+        (["run.toml", "model.hidden=8"], "model.hidden is 8; it must be a list of whole numbers"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(here: Path, words: list[str], said: str):
