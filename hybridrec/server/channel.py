@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from hybridrec.server.protocol import Kind, Message, Refusal
 from hybridrec.server.stream import Stream, TlsStream, receive_message, send_message
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between attempts to connect
+SILENT = 1.0  # seconds of waiting for a connection before a line says so
 GONE = (OSError, EOFError, ssl.SSLError, Refusal)  # what a broken connection raises
 
 UNANSWERED = "who listens there does not answer as a server: is it another program, or does one side alone use TLS?"
@@ -99,10 +101,14 @@ class Channel(Link):
         self._replay = requests
 
     def wait(self) -> None:
-        """Until there is a connection, or an error that none can be made."""
-        expires = time.monotonic() + self._deadline
+        """Until there is a connection, or an error that none can be made. Whoever waits long is told for what."""
+        began, told = time.monotonic(), False
         with self._changing:
-            while self._life is None and self._fault is None and time.monotonic() < expires:
+            while self._life is None and self._fault is None and time.monotonic() < began + self._deadline:
+                if not told and time.monotonic() > began + SILENT:
+                    told = True
+                    waiting = f"no connection yet ({self._trouble}); waiting up to {self._deadline:g} s"
+                    print(f"server {self.number} at {self.address}: {waiting}", file=sys.stderr, flush=True)
                 self._changing.wait(0.1)
             if self._fault is not None:
                 raise self._fault

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
 import pytest
 
+from hybridrec.server import channel
 from hybridrec.server.channel import split_address
 from hybridrec.server.client import Servers
 from hybridrec.server.errors import Fenced, ServerLost
@@ -17,7 +20,7 @@ from hybridrec.server.listener import Listener
 from hybridrec.server.protocol import HEADER, MAGIC, Kind, Message
 from hybridrec.server.shard import Shard
 from hybridrec.server.stream import Stream, receive_message, send_message
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_for
 from tests.server.counting import attached, look, push
 from tests.server.processes import Relay, ServerProcess
 
@@ -32,6 +35,27 @@ def listener():
 
 def address(listener: Listener) -> str:
     return f"127.0.0.1:{listener.port}"
+
+
+def test_whoever_waits_for_a_server_that_is_not_there_yet_is_told_so_once(monkeypatch, capsys):
+    monkeypatch.setattr(channel, "SILENT", 0.0)
+    with Listener(Shard(), "127.0.0.1", 0) as gone:
+        there = address(gone)
+    said: list[str] = []
+
+    def told() -> bool:
+        said.append(capsys.readouterr().err)
+        return bool("".join(said))
+
+    with ThreadPoolExecutor(1) as pool:
+        connected = pool.submit(Servers.connect, [there], deadline=PATIENCE)
+        wait_for(told)
+        with Listener(Shard(), "127.0.0.1", gone.port):
+            connected.result().close()
+    told()
+    assert re.fullmatch(
+        rf"server 0 at {there}: no connection yet \(.+\); waiting up to {PATIENCE:g} s\n", "".join(said)
+    )
 
 
 @pytest.mark.parametrize("staleness", [0, 4])
