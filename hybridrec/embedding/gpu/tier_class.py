@@ -25,6 +25,7 @@ from hybridrec.ops.row_cache.cache import of as at
 from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.runs import Runs
 from hybridrec.ops.row_cache.triton_ids import put_slots, rows_of
+from hybridrec.ops.unbroken import unbroken
 from hybridrec.optim.rule import RowRule
 
 if TYPE_CHECKING:
@@ -180,8 +181,9 @@ class TierClass:
         if self._stage is None:
             self._admit(*given, tiers.exchange)
         else:
-            flight.coming = self._lane.do(partial(self._bring, self._stage, *given))
-            self._lane.do(self._stage.put_back)
+            with unbroken():  # else rows that leave would stay on their way
+                flight.coming = self._lane.do(partial(self._bring, self._stage, *given))
+                self._lane.do(self._stage.put_back)
         return flight
 
     def _admit(self, values: Tensor, runs: Runs, out: Tensor, flight: weakref.ref[Flight], exchange: Any) -> None:

@@ -17,8 +17,11 @@ from hybridrec.ops.features import of as features
 from hybridrec.ops.row_cache.cache import Admitted, RowCache, of
 from hybridrec.ops.row_cache.triton_clock import choose
 from hybridrec.ops.row_cache.triton_rows import exchange, read, write
+from hybridrec.ops.unbroken import unbroken
 
 __all__ = ["admit", "exchange", "land", "read", "write"]
+
+AT_ONCE = 1 << 16  # claims that are undone: a card that lacks memory has some for so few
 
 
 @triton.jit
@@ -122,14 +125,15 @@ def admit(
     most = min(n, cache.places)  # that can be cold
     programs = triton.cdiv(n, ids)
     wanted, places = torch.empty(2, most, dtype=torch.int32, device=rows.device)
+    victims = torch.empty(most, dtype=torch.int32, device=rows.device)  # before rows are claimed: it may be lacking
     slots, number = (torch.empty(size, dtype=torch.int64, device=rows.device) for size in (n, 1))
     state = cache.lasting, cache.passing
     begin[(1,)](*state, number, num_warps=1)
-    with unclaimed_again(cache, wanted, places) as undo:
+    with unbroken(), unclaimed_again(cache, wanted, places) as undo:
         if n:
             find_rows[(programs,)](rows, cache.directory, cache.stamp, *state, wanted, places, n, count, IDS=ids)
         if most:
-            victims = choose(cache, most)
+            choose(cache, victims)
             conclude[(1,)](*state, num_warps=1)
             exchange(cache, places, victims)
             undo.callback(exchange, cache, places, victims)
@@ -142,7 +146,7 @@ def admit(
 
 @contextmanager
 def unclaimed_again(cache: RowCache, wanted: Tensor, places: Tensor) -> Iterator[ExitStack]:
-    """Within it, an admission claims rows on these lists, which is undone where a launch cannot be, or Ctrl-C comes.
+    """Within it, an admission claims rows on these lists, which is undone where a launch cannot be.
 
     Then all is as before it began. What is to be undone before that is for the stack that it gives.
     """
@@ -153,7 +157,8 @@ def unclaimed_again(cache: RowCache, wanted: Tensor, places: Tensor) -> Iterator
         with suppress(RuntimeError):  # of a card that does nothing any more: what was raised says why
             undo.close()
             count = int(cache.passing[of.WANTED])
-            cache.directory[wanted[:count].long()] = -1 - places[:count]
+            for row, place in zip(wanted[:count].split(AT_ONCE), places[:count].split(AT_ONCE), strict=True):
+                cache.directory[row.long()] = -1 - place
         raise
 
 

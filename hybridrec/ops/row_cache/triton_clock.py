@@ -103,11 +103,10 @@ def take_idle(
                 tl.store(passed + block, now)
 
 
-def choose(cache: RowCache, most: int) -> Tensor:
-    """Slots int32 [most] for the rows on the list, as many as are wanted and can be had."""
+def choose(cache: RowCache, victims: Tensor) -> None:
+    """Slots for the rows on the list go to `victims` int32 [most], as many as are wanted and can be had."""
     sizes, blocks, device = cache.sizes, len(cache.passed), cache.stamp.device
     counts, before = torch.empty(2, blocks, dtype=torch.int32, device=device)
-    victims = torch.empty(most, dtype=torch.int32, device=device)
     state = cache.stamp, cache.passed, cache.lasting, cache.passing
     bounds = cache.slots, blocks
     programs = min(sizes.programs, blocks)
@@ -116,4 +115,3 @@ def choose(cache: RowCache, most: int) -> Tensor:
         count_idle[(programs,)](*state, counts, *bounds, **kind, SPAN=sizes.span)
         add_up[(1,)](cache.lasting, cache.passing, counts, before, blocks, **kind, SPAN=sizes.span, SUMS=sizes.sums)
         take_idle[(programs,)](*state, before, victims, *bounds, **kind)
-    return victims

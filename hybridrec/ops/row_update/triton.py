@@ -51,6 +51,7 @@ class Launch(NamedTuple):
 
 
 SINGLE, FEW, CHUNKS, MANY = Launch(1024, 4, 4), Launch(256, 2, 4), Launch(0, 1, 4), Launch(1024, 4, 1)
+MOST_NUMBERS = 2**31 - 1  # of the gradients of a launch: places in them are int32
 
 
 @triton.jit
@@ -330,6 +331,10 @@ def update_listed(
     """Different rows [U] of one table take a step with their summed gradients float32 [U, dim]."""
     count, dim = grads.shape
     if not count:
+        return
+    if count > (most := MOST_NUMBERS // dim):
+        for part in zip(rows.split(most), grads.split(most), strict=True):
+            update_listed(*part, table, dtype, rule, addresses, numbers, keys, outcome, norm, held)
         return
     begins = torch.arange(count, device=grads.device) * dim
     listed = torch.stack([rows, torch.full_like(rows, table), begins]).to(torch.int32)

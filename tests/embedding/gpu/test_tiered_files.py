@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import signal
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -87,6 +88,27 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(tmp_path, ahead: bo
     figures = both.stores[0].tier.figures()
     assert figures.moved > 20
     assert figures.refused == 0
+
+
+def test_rows_that_leave_arrive_though_ctrl_c_comes_when_others_were_sent_for(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, like = made(tmp_path), made(tmp_path)
+    train(store, 0, 1, 2)  # so that rows that leave are not what they were
+    train(like, 0, 1, 2)
+    lane = store.tier._lane
+    send = lane.do
+
+    def interrupted(work: Callable[[], Any]) -> Future:
+        sent = send(work)
+        monkeypatch.setattr(lane, "do", send)
+        signal.raise_signal(signal.SIGINT)
+        return sent
+
+    monkeypatch.setattr(lane, "do", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        move(store, 10, 11, 12)
+    same(store, like)
 
 
 class Late:
