@@ -221,6 +221,22 @@ def test_ctrl_c_during_a_validation_is_taken_up_with_that_validation(tmp_path):
     assert numbers_of(left_alone) == numbers_of(resumed)
 
 
+def test_ctrl_c_after_the_last_validation_leaves_its_figures_to_the_final_record(tmp_path):
+    class AtLast(Callback):
+        def on_validate(self, trainer, metrics):
+            if trainer.step == 10:
+                signal.raise_signal(signal.SIGINT)
+
+    valid, options = dataset(500), replace(FULL, validate_every=5)
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train_of(), valid, steps=10)
+    with pytest.raises(KeyboardInterrupt):
+        dropout_trainer(tmp_path / "b", options, [AtLast()]).fit(train_of(), valid, steps=10)
+    resumed = dropout_trainer(tmp_path / "b", options)
+    resumed.fit(train_of(), valid, steps=10, resume="auto")
+    assert numbers_of(left_alone) == numbers_of(resumed)
+
+
 class Dies(Callback):
     """Kills its process at any moment soon after a step."""
 
