@@ -18,9 +18,14 @@ def comes_again(data: Any) -> bool:
 
 
 def first_batch(data: Any, rows: int = 1) -> Any:
-    """The first batch with rows of data that `comes_again`, of a Dataset with so many at least; None where none has."""
-    batches = iter(data.batch(max(rows, data.batch_size)) if isinstance(data, Dataset) else data)
+    """The first batch with rows of data that `comes_again`, with so many if a Dataset has them; None where none."""
+    batches = iter(_joined(data, rows) if isinstance(data, Dataset) else data)
     try:
         return next((batch for batch in batches if len(batch)), None)
     finally:
         getattr(batches, "close", lambda: None)()
+
+
+def _joined(data: Dataset, rows: int) -> Dataset:
+    """The data in batches of so many rows at least, or of all its rows: under drop_last, more would be none."""
+    return data.batch(max(data.batch_size, min(rows, len(data) * data.batch_size)))

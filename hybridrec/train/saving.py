@@ -57,7 +57,7 @@ class Saver:
             return
         step = self._fit.state.step
         check_finite(inside(self._fit.trainer.model), step)
-        numbers = {name: value for name, value in (metrics or {}).items() if isinstance(value, float)}
+        numbers = _numbers(metrics or {})
         self.checkpoints.save(self._contents(self._state()), step, metrics=numbers, best=best, wait=wait)
         self._last_step, self._last_time = step, time.monotonic()
 
@@ -133,6 +133,7 @@ class Saver:
             "window": fit.window.state_dict(),
             "schedulers": {name: _plain(each.state_dict()) for name, each in fit.schedulers.items()},
             "watches": {name: watch.state_dict() for name, watch in fit.validation.watches.items()},
+            "found": _numbers(fit.validation.found),
             "callbacks": fit.trainer.callbacks.state_dict(),
             "rng": rng_state(),
             "rng_of_ranks": None if fit.ranks is None else fit.ranks.stacked(rng_line()),
@@ -155,6 +156,8 @@ class Saver:
         for name, watch in fit.validation.watches.items():
             if name in state["watches"]:
                 watch.load_state_dict(state["watches"][name])
+        if fit.validation.data is not None:
+            fit.validation.found = state.get("found", {})
         fit.trainer.callbacks.load_state_dict(state["callbacks"])
         set_rng_state(state["rng"])
         if fit.ranks is not None:
@@ -196,6 +199,11 @@ def check_finite(model: torch.nn.Module, step: int) -> None:
                 f"parameter {name!r} holds values that are not finite after step {step}, so nothing is saved; lower "
                 "the learning rate, or clip gradients (clip_norm=1.0)"
             )
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, float]:
+    """Those among the figures of a validation: a callback may have added others."""
+    return {name: value for name, value in found.items() if isinstance(value, float)}
 
 
 def _plain(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ class TrainingData:
 
     def __init__(self, data: Any, learner: Learner, accumulate: int = 1) -> None:
         self.data, self._learner = data, learner
-        self._ahead = accumulate == 1 and not learner.loss.across  # else what a batch counts for is not known before
-        self._feed: Feed | IdsAhead | None = None
+        self._alone = accumulate == 1  # each batch is a step
+        self._ahead = self._alone and not learner.loss.across  # else what a batch counts for is not known before
+        self._feed: Feed | IdsAhead | Followed | None = None
         self._thread: Feed | None = None  # the same, or what is behind it
         self._begun: tuple[int | None, Feed] | None = None  # an epoch that is yet to come
         self._seats = seats_ahead()  # of both
@@ -39,8 +40,11 @@ class TrainingData:
                 self._feed = IdsAhead(feed, lambda placed: placed, *known, steps=steps)
             return self._feed
         self._set_epoch(number)
-        if sharded is None:
+        if sharded is None and self._alone:
             return iter(self.data)
+        if sharded is None:
+            self._feed = Followed(self.data, position)
+            return self._feed
         self._feed = IdsAhead(self.data, learner.place, sharded.prepare, sharded.forget, position, steps)
         return self._feed
 
@@ -105,3 +109,24 @@ class TrainingData:
                 "there; train from a hybridrec Dataset"
             )
         self.data.load_state_dict(state)
+
+
+class Followed(Iterator[Batch]):
+    """The batches of an iterable; `state` is where it stood after the last one.
+
+    Whoever wants more batches for a step than are left has come to the end, where the data stands at the next epoch.
+    """
+
+    def __init__(self, batches: Iterable[Batch], position: Callable[[], Any] | None) -> None:
+        self._source = iter(batches)
+        self._position = position or (lambda: None)
+        self.state = self._position()
+
+    def __next__(self) -> Batch:
+        batch = next(self._source)
+        self.state = self._position()
+        return batch
+
+    def close(self) -> None:
+        """Read no further."""
+        getattr(self._source, "close", lambda: None)()

@@ -221,6 +221,42 @@ def test_ctrl_c_during_a_validation_is_taken_up_with_that_validation(tmp_path):
     assert numbers_of(left_alone) == numbers_of(resumed)
 
 
+@pytest.mark.parametrize("accumulate", [1, 3, 30])
+def test_ctrl_c_at_the_last_step_of_an_epoch_is_taken_up_with_the_next_epoch(tmp_path, accumulate):
+    """Its batches may be fewer than a step wants: who asked for more found the data at the next epoch."""
+    options, last = replace(PLAIN, accumulate=accumulate), -(-20 // accumulate)
+
+    class AtLast(Callback):
+        def on_step(self, trainer, result):
+            if trainer.step == last:
+                signal.raise_signal(signal.SIGINT)
+
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train_of(), epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        dropout_trainer(tmp_path / "b", options, [AtLast()]).fit(train_of(), epochs=2)
+    resumed = dropout_trainer(tmp_path / "b", options)
+    resumed.fit(train_of(), epochs=2, resume="auto")
+    assert resumed.step == left_alone.step
+    assert_same(weights(left_alone.model), weights(resumed.model))
+
+
+def test_ctrl_c_after_the_last_validation_leaves_its_figures_to_the_final_record(tmp_path):
+    class AtLast(Callback):
+        def on_validate(self, trainer, metrics):
+            if trainer.step == 10:
+                signal.raise_signal(signal.SIGINT)
+
+    valid, options = dataset(500), replace(FULL, validate_every=5)
+    left_alone = dropout_trainer(tmp_path / "a", options)
+    left_alone.fit(train_of(), valid, steps=10)
+    with pytest.raises(KeyboardInterrupt):
+        dropout_trainer(tmp_path / "b", options, [AtLast()]).fit(train_of(), valid, steps=10)
+    resumed = dropout_trainer(tmp_path / "b", options)
+    resumed.fit(train_of(), valid, steps=10, resume="auto")
+    assert numbers_of(left_alone) == numbers_of(resumed)
+
+
 class Dies(Callback):
     """Kills its process at any moment soon after a step."""
 

@@ -61,13 +61,20 @@ def test_features_that_are_not_those_of_training_are_told_before_the_first_step(
     assert trainer.step == 0
 
 
-@pytest.mark.parametrize("empty", [dataset(100).where([("user", "<", 0)]), []])
+@pytest.mark.parametrize("empty", [dataset(100).where([("user", "<", 0)]), [], dataset(99, drop_last=True)])
 def test_empty_validation_data_is_told_before_the_first_step(empty):
     ds = dataset(500)
     trainer = trainer_of(ds)
     with pytest.raises(ValueError, match="validation data: there are no rows to evaluate on"):
         trainer.fit(ds, empty)
     assert trainer.step == 0
+
+
+def test_a_short_last_batch_that_is_left_out_leaves_the_others_to_validate_on():
+    ds = dataset(500)
+    trainer, valid = trainer_of(ds), dataset(250, drop_last=True)
+    found = trainer.fit(ds, valid).valid[-1]
+    assert found["loss"] == pytest.approx(trainer.evaluate(valid)["loss"])
 
 
 def test_batches_that_come_once_are_not_looked_at_before():
