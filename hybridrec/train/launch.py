@@ -83,7 +83,7 @@ def model_name(config: RunConfig, labels: int) -> str:
     >>> model_name(RunConfig(), 1), model_name(RunConfig(), 3), model_name(RunConfig(model={"name": "din"}), 1)
     ('deepfm', 'mmoe', 'din')
     """
-    return config.model.get("name") or ("deepfm" if labels < 2 else "mmoe")
+    return config.model.get("name", "deepfm" if labels < 2 else "mmoe")
 
 
 def _optimizer(section: str, values: dict[str, Any], kinds: dict[str, str], lr: float) -> Any:

@@ -43,6 +43,7 @@ def refused(*words: str) -> str:
         (["run.toml", "data.label=like"], "like"),
         (["run.toml", "data.valid=gone.parquet"], "validation data: gone.parquet"),
         (["run.toml", "model.name=dlmr"], "no model 'dlmr'; there are widedeep, dlrm"),
+        (["run.toml", "model.name="], "no model ''; there are widedeep, dlrm"),
         (["run.toml", "model.dmi=8"], "model 'deepfm' has no option 'dmi'; it takes dim"),
         (["run.toml", "model.hidden=8"], "model.hidden is 8; it must be a list of whole numbers"),
     ],
