@@ -20,6 +20,7 @@ from hybridrec.embedding.gpu.kept import with_kept
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.tiers import Tiers, spread
+from hybridrec.embedding.out_of_range import REMEDY, remedy_for
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from hybridrec.embedding.gpu.tier_class import Flight
 
 NO_FAULT = 0  # no id outside a table is 0
-REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
 
 
 class Slotted(NamedTuple):
@@ -261,10 +261,11 @@ class DeviceLookup:
             table = store.table
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
-                id = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
+                row = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
+                id = store.share.id_of(row)
                 raise ValueError(
-                    f"id {store.share.id_of(id)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
-                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros; {self.remedy}"
+                    f"id {id} of feature {feature.name!r} is outside table {table.name!r}, 0 … {table.fixed_rows - 1}; "
+                    f"an earlier lookup took it for zeros; {remedy_for(id, self.remedy)}"
                 )
 
 
