@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.columns import Columns
@@ -157,6 +158,14 @@ class DeviceLookup:
         self._copied: Any = None  # the event after which `_seen` can be read
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        look_up = self._apart if torch.compiler.is_compiling() else self._look_up
+        return look_up(block, train)
+
+    @_disable_dynamo  # streams, events and what is kept from one batch to the next are no part of a compiled graph
+    def _apart(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        return self._look_up(block, train)
+
+    def _look_up(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
