@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KERNELS = (
     *("tests/embedding/gpu", "tests/ordering", "tests/ops", "tests/models/layers/test_mlp_on_gpu.py"),
     *("tests/models/layers/test_cross_on_gpu.py", "tests/train/checkpoint/test_on_device.py"),
-    "tests/train/test_launches.py",
+    *("tests/train/test_launches.py", "tests/train/test_replays.py"),
 )
 SHARED = ("tests/ops/hash_index", "tests/ops/hash_rows", "tests/ops/row_cache", "tests/ops/row_groups")
 RANKS_AND_HOSTS = (

@@ -18,6 +18,7 @@ from hybridrec.embedding.table import Table
 
 Model = TypeVar("Model", bound=nn.Module)
 ALONE = "embedding"  # the name of the table where the model itself is the embedding
+ALIGNED = 16  # bytes that kernels read at a time begin at multiples of it
 
 
 def fuse(model: Model, *, skip: Iterable[str] = (), seed: int = 0) -> Model:
@@ -59,12 +60,18 @@ def _store(name: str, weight: torch.Tensor, seed: int) -> Any:
     table = Table(name, dim, rows=rows, init=Constant(), dtype=weight.dtype, trainable=weight.requires_grad)
     if devices.on_host(weight.device):
         store = DenseStore(table, seed)
-    else:
-        from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
+        store.weight.copy_(weight)
+        return store
+    from hybridrec.embedding.gpu.store import DeviceStore  # Triton comes with it
 
-        store = DeviceStore(table, seed, weight.device)
-    store.weight.copy_(weight)
-    return store
+    return DeviceStore(table, seed, weight.device, rows=_rows_of(weight))
+
+
+def _rows_of(weight: torch.Tensor) -> torch.Tensor:
+    """A weight on a GPU as kernels read rows: where it lies, so that no table is there twice, if they can."""
+    rows = weight.detach()
+    readable = rows.is_contiguous() and rows.data_ptr() % ALIGNED == 0 and not rows.is_inference()
+    return rows if readable else rows.clone(memory_format=torch.contiguous_format)
 
 
 def _group(device: torch.device, stores: dict[str, Any]) -> Any:

@@ -8,6 +8,8 @@ from torch import Tensor
 from hybridrec.embedding.id_hash import hashed_rows
 from hybridrec.embedding.table import Table
 
+REMEDY = "give the table out_of_range='hash' or 'zero', more rows=, or capacity= to make it dynamic"
+
 
 def resolve(table: Table, ids: Tensor, feature: str | None = None) -> Tensor:
     """The row of every id, int64 [N]; -1 where the table gives zeros.
@@ -30,10 +32,19 @@ def out_of_range_error(
     table: Table, feature: str | None, position: int, value: int, remedy: str | None = None
 ) -> ValueError:
     """What to raise for an id beyond the rows: where it is, what the rule is, what to do."""
+    where = f"position {position}" if feature is None else f"position {position} of feature {feature!r}"
+    remedy = remedy_for(value, remedy or REMEDY)
+    return ValueError(f"id {value} at {where} is outside table {table.name!r}, 0 … {table.fixed_rows - 1}; {remedy}")
+
+
+def remedy_for(value: int, remedy: str) -> str:
+    """What to do about an id outside a table: one that stands for a null is not to be hashed.
+
+    >>> remedy_for(-(2**63), "correct the ids")
+    'this id stands for a null: choose another null policy when loading the column, or correct the ids'
+    """
     from hybridrec.data.schema import NULL_ID
 
-    where = f"position {position}" if feature is None else f"position {position} of feature {feature!r}"
-    remedy = remedy or "give the table out_of_range='hash' or 'zero', more rows=, or capacity= to make it dynamic"
-    if value == NULL_ID:
-        remedy = f"this id stands for a null: choose another null policy when loading the column, or {remedy}"
-    return ValueError(f"id {value} at {where} is outside table {table.name!r}, 0 … {table.fixed_rows - 1}; {remedy}")
+    if value != NULL_ID:
+        return remedy
+    return f"this id stands for a null: choose another null policy when loading the column, or {remedy}"

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from hybridrec.server.placing import GivenServers
 
 log = logging.getLogger("hybridrec.train")
+BF16_FROM = 8  # the compute capability of the first cards that have products of bfloat16
 
 
 class Trainer:
@@ -335,11 +336,14 @@ class Trainer:
 
 def check_bf16(device: torch.device) -> None:
     """Refuse a card that does not compute in bfloat16."""
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        name, (major, minor) = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    if device.type != "cuda" or torch.version.hip:  # all cards of AMD that torch knows do
+        return
+    major, minor = torch.cuda.get_device_capability(device)  # of this card, which need not be the current one
+    if major < BF16_FROM:
+        name = torch.cuda.get_device_name(device)
         raise ValueError(
             f"TrainOptions.bf16 is true, but {name} (compute capability {major}.{minor}) does not compute in bfloat16, "
-            "cards from 8.0 on do; leave it out"
+            f"cards from {BF16_FROM}.0 on do; leave it out"
         )
 
 

@@ -15,21 +15,24 @@ from tests.ops.replicas import loads_at_risk
 class Nowhere:
     """What Triton asks a driver before it compiles; the number of the card is one that no real one has."""
 
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self._capability, 32)
 
     def get_current_device(self) -> int:
-        return -1
+        return -self._capability  # by which Triton keeps what it has compiled in this process
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
 
 @contextmanager
-def launches_only_compile(cache: Path) -> Iterator[set[str]]:
-    """Launches compile for sm_90, by the types and alignment of what they are given, and run nothing.
+def launches_only_compile(cache: Path, capability: int = 90) -> Iterator[set[str]]:
+    """Launches compile for sm_90 or another card, by the types and alignment of what they are given, and run nothing.
 
     A kernel in which one warp may load what another has stored is an error (`replicas.py`). Gives the names so far.
     """
@@ -49,7 +52,7 @@ def launches_only_compile(cache: Path) -> Iterator[set[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JITFunction, "run", compile)
-        patch.setattr(driver, "_active", Nowhere())
+        patch.setattr(driver, "_active", Nowhere(capability))
         patch.setattr(CUDABackend, "make_cubin", lambda *_: b"")  # of code that LLVM has made
         patch.setattr(knobs.cache, "dir", str(cache))
         yield compiled

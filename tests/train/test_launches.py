@@ -18,15 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 pytest.importorskip("triton", reason="GPU kernels need triton")
 
 import hybridrec as hr
-from hybridrec.embedding.gpu.group import DeviceGroup
-from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.models import DLRM, DCNv2, MMoE, Model
 from hybridrec.train.graphs import StepGraphs
 from hybridrec.train.losses import make_loss
 from hybridrec.train.step import Learner, train_step
 from tests.embedding.gpu import replayed
-from tests.embedding.gpu.on_device import QUICK
 from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.train.on_device import put_tables
 
 pytestmark = [*needs_gpu, pytest.mark.skipif(not INTERPRETED, reason="a card's own profiler lists what it runs")]
 replays = replayed.replays  # a fixture of all tests here
@@ -94,11 +92,7 @@ def step_of(kind: type[Model], monkeypatch: pytest.MonkeyPatch, **options: Any) 
     columns["click"] = draw.integers(0, 2, count)
     data = hr.data.table(columns, batch_size=ROWS, label="click", threads=1)
     model = kind(data.schema, 16, tables={f"id{n}": {"rows": 20} for n in range(3)}, **options)
-    for part in (part for part in model.modules() if isinstance(part, hr.EmbeddingCollection)):
-        part.device = DEVICE
-        stores = {name: DeviceStore(table, 0, DEVICE) for name, table in part.tables.items()}
-        part.adopt(DeviceGroup(stores, part.trainable, QUICK))
-        part._lookup = part._look_up()
+    put_tables(model)
     dense = torch.optim.Adagrad([part for part in model.parameters() if part.requires_grad], lr=0.1)
     rows = hr.optim.Adagrad(model, lr=0.1)
     learner = Learner(model, make_loss("bce"), dense, rows, device=DEVICE, graphs=StepGraphs())

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 import hybridrec as hr
 from hybridrec.models import MMoE
 from hybridrec.train import Callback, Trainer, TrainOptions
+from hybridrec.train import trainer as trainer_module
 from hybridrec.train.checkpoint import Checkpoints
-from hybridrec.train.trainer import check_bf16
 from tests.train.clicks import QUIET, assert_same, clicks, dataset, model_of, numbers_of, trainer_of, weights
 
 
@@ -297,13 +297,21 @@ def test_labels_that_a_metric_does_not_take_are_told_with_a_remedy():
         trainer_of(ds).fit(ds)
 
 
-def test_bfloat16_is_refused_on_a_card_without_it(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
-    with pytest.raises(ValueError, match=r"bf16 is true, but Tesla V100 \(compute capability 7.0\) does not"):
-        check_bf16(torch.device("cuda", 0))
-    check_bf16(torch.device("cpu"))
+def test_bfloat16_is_refused_on_a_card_without_it_before_anything_is_trained(monkeypatch):
+    cards = {0: ("NVIDIA H200", (9, 0)), 1: ("Tesla V100", (7, 0)), 2: ("Tesla T4", (7, 5)), 3: ("NVIDIA A100", (8, 0))}
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: cards[device.index][0])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: cards[device.index][1])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    for number, told in ((1, r"Tesla V100 \(compute capability 7.0\)"), (2, r"Tesla T4 \(compute capability 7.5\)")):
+        monkeypatch.setattr(
+            trainer_module, "device_of_model", lambda model, number=number: torch.device("cuda", number)
+        )
+        with pytest.raises(
+            ValueError, match=rf"bf16 is true, but {told} does not .* cards from 8.0 on do; leave it out"
+        ):
+            trainer_of(dataset(), options=replace(QUIET, bf16=True))
+    for device in (torch.device("cpu"), torch.device("cuda", 0), torch.device("cuda", 3)):
+        trainer_module.check_bf16(device)
 
 
 def test_graphs_that_are_asked_for_are_refused_on_the_cpu():

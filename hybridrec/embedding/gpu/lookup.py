@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.function import once_differentiable
 
 from hybridrec.embedding.columns import Columns
@@ -20,6 +21,7 @@ from hybridrec.embedding.gpu.kept import with_kept
 from hybridrec.embedding.gpu.layout import MOST_LAYOUTS, Layout, Shapes, TableFacts
 from hybridrec.embedding.gpu.replay import Replay
 from hybridrec.embedding.gpu.tiers import Tiers, spread
+from hybridrec.embedding.out_of_range import REMEDY, remedy_for
 from hybridrec.embedding.queue import FeatureSpec
 from hybridrec.ops.id_hash.triton import hash_outside
 from hybridrec.ops.pooled_lookup.op import accumulates
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from hybridrec.embedding.gpu.tier_class import Flight
 
 NO_FAULT = 0  # no id outside a table is 0
-REMEDY = "give the table out_of_range='hash' or 'zero', or more rows="
 
 
 class Slotted(NamedTuple):
@@ -157,6 +158,14 @@ class DeviceLookup:
         self._copied: Any = None  # the event after which `_seen` can be read
 
     def __call__(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        look_up = self._apart if torch.compiler.is_compiling() else self._look_up
+        return look_up(block, train)
+
+    @_disable_dynamo  # streams, events and what is kept from one batch to the next are no part of a compiled graph
+    def _apart(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
+        return self._look_up(block, train)
+
+    def _look_up(self, block: IdBlock, train: bool) -> tuple[Tensor, Sequence[Tensor]]:
         self.watch()
         weights = None if block.weights is None else block.weights.contiguous()
         out = _Lookup.apply(self.anchor, weights, block, self, train, torch.is_grad_enabled())
@@ -261,10 +270,11 @@ class DeviceLookup:
             table = store.table
             if value != NO_FAULT and table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
-                id = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
+                row = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
+                id = store.share.id_of(row)
                 raise ValueError(
-                    f"id {store.share.id_of(id)} of feature {feature.name!r} is outside table {table.name!r}, 0 … "
-                    f"{table.fixed_rows - 1}; an earlier lookup took it for zeros; {self.remedy}"
+                    f"id {id} of feature {feature.name!r} is outside table {table.name!r}, 0 … {table.fixed_rows - 1}; "
+                    f"an earlier lookup took it for zeros; {remedy_for(id, self.remedy)}"
                 )
 
 

@@ -35,7 +35,10 @@ class DeviceStore(Store):
 
     there: Tensor  # rows as kernels read and write them
 
-    def __init__(self, table: Table, seed: int, device: torch.device, share: Share = WHOLE) -> None:
+    def __init__(
+        self, table: Table, seed: int, device: torch.device, share: Share = WHOLE, rows: Tensor | None = None
+    ) -> None:
+        """With `rows`, contiguous [n, dim] there, these are its rows, in the memory that they have."""
         super().__init__(table, seed, share)
         self.device = device
         self.key = xxh64(table.name, seed)
@@ -46,7 +49,10 @@ class DeviceStore(Store):
         self.left_out = torch.zeros((), device=device)  # rows, because their gradient was not finite
         self._clock = 0
         self._captures: list[weakref.ref[Settles]] = []  # those that read from the device
-        self._begin()
+        if rows is None:
+            self._begin()
+        else:
+            self.there = rows
 
     def _begin(self) -> None:
         """Give rows memory, and their initial values."""

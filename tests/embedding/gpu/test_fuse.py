@@ -115,6 +115,35 @@ def test_weights_of_samples_take_a_gradient_and_half_rows_keep_their_type():
     assert not torch.equal(fused.weight[2].cpu(), plain.weight[2])
 
 
+def test_rows_stay_in_the_memory_of_the_weight_so_that_no_table_is_there_twice():
+    model = Model().to(DEVICE)
+    before = [part.weight.data_ptr() for part in (model.user, model.item, model.tags)]
+    fused = hr.fuse(model)
+    assert [part.weight.data_ptr() for part in (fused.user, fused.item, fused.tags)] == before
+
+
+@pytest.mark.parametrize("kind", ["columns first", "not aligned"])
+def test_a_weight_that_kernels_cannot_read_where_it_lies_is_copied(kind):
+    torch.manual_seed(2)
+    numbers = torch.randn(ROWS * 4 + 1, device=DEVICE)
+    weight = numbers[:-1].view(4, ROWS).t() if kind == "columns first" else numbers[1:].view(ROWS, 4)
+    fused = hr.fuse(nn.Embedding.from_pretrained(weight, freeze=False))
+    expected = weight.clone()
+    rows = hr.optim.SGD(fused, lr=0.5)
+    out = fused(torch.tensor([7, 2], device=DEVICE))
+    assert torch.equal(out, expected[[7, 2]])
+    out.sum().backward()
+    rows.step()
+    expected[[7, 2]] -= 0.5
+    torch.testing.assert_close(fused.weight, expected)
+
+
+def test_ids_and_offsets_may_have_32_bits():
+    _, fused = pair()
+    wide = there(arguments(0))
+    assert torch.equal(fused(*(part.int() for part in wide)), fused(*wide))
+
+
 def test_ids_outside_a_table_are_told_by_a_later_lookup_with_what_helps():
     _, fused = pair()
     fused.item(torch.tensor([ROWS], device=DEVICE))

@@ -79,6 +79,15 @@ def test_steps_are_those_of_the_cpu(kind, sizes):
         agree(cpu, gpu)
 
 
+def test_batches_may_be_larger_than_any_before_and_then_empty():
+    torch.manual_seed(9)
+    cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["adagrad"])
+    for batch in (1, 5, 60, 0, 3):
+        backward(cpu, gpu, IdBlock.from_ragged(features(batch)))
+        of_cpu.step(), of_gpu.step()
+        agree(cpu, gpu)
+
+
 def test_sums_of_rows_with_many_occurrences_stay_in_the_room_of_their_class():
     torch.manual_seed(7)
     cpu, gpu, of_cpu, of_gpu = both(SIZES[0], OPTIMIZERS["sgd"])
@@ -245,6 +254,14 @@ def test_an_id_outside_its_table_is_zeros_and_then_an_error():
     with pytest.raises(ValueError, match="id 99 of feature 'a' is outside table 'a', 0 … 8"):
         gpu(IdBlock.from_ragged(features(2)))
     gpu(IdBlock.from_ragged(features(2)))  # it is told once
+
+
+def test_an_id_outside_its_table_that_stands_for_a_null_is_told_as_on_the_cpu():
+    _, gpu, _, _ = both(SIZES[0], OPTIMIZERS["sgd"])
+    gpu.eval()(IdBlock.from_ragged({**features(2), "b": torch.tensor([hr.data.NULL_ID, 1])}))
+    told = "id -9223372036854775808 of feature 'b' is outside table 'b', 0 … 39; .* stands for a null: choose another"
+    with pytest.raises(ValueError, match=told):
+        gpu.group.check()
 
 
 def test_the_fault_of_a_ragged_block_names_its_own_feature():

@@ -31,11 +31,22 @@ HALF = [("rowwise_adagrad", 300, torch.bfloat16), ("adam", 5, torch.float16), ("
 
 @pytest.mark.parametrize(("rule", "dim", "dtype"), [*BY_RULE, *ONE_NUMBER_PER_ROW, *HALF], ids=str)
 def test_rows_take_their_steps(rule: str, dim: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    compile_update(rule, dim, dtype, tmp_path, capability=90)
+
+
+def test_rows_of_bfloat16_take_their_steps_on_a_card_that_does_not_compute_in_it(tmp_path: Path) -> None:
+    compile_update("adagrad", 16, torch.bfloat16, tmp_path, capability=75)
+    made = [file.read_text() for file in tmp_path.rglob("*.ptx")]
+    assert len(made) == 8
+    assert all(".target sm_75" in each and "bf16" not in each for each in made)
+
+
+def compile_update(rule: str, dim: int, dtype: torch.dtype, cache: Path, capability: int) -> None:
     table = TableFacts(0, 0, ROWS, 0, dim, dtype)
     layout = Shapes([FeatureSpec("a", "t", "sum")], [table], [1], [0], IDS, CPU, Sizes()).layout([0], [IDS])
     ids, numbers, lines = torch.arange(IDS), torch.zeros(64), torch.zeros(64, dtype=torch.int64)
     to = lines, numbers, lines, numbers
-    with launches_only_compile(tmp_path) as compiled:
+    with launches_only_compile(cache, capability) as compiled:
         places, bases = torch.zeros(ROWS, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
         groups = group_rows(ids, layout, places, bases, places)
         update_groups(groups, torch.zeros(IDS * dim), torch.zeros(layout.sums(0)), 0, rule, *to, norm=False)
