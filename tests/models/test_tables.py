@@ -169,5 +169,7 @@ def test_a_cache_for_all_is_for_tables_that_can_have_it():
     options["*"] |= {"cold": torch.int8, "path": "rows"}
     found = by_name(SCHEMA, 8, options=options)
     assert {name for name, table in found.items() if table.path or table.cold} == {"user"}
+    said = {"user": {"rows": 5000, "cache": 0.5, "cold": "int8"}}  # as the command line and a saved run have it
+    assert by_name(SCHEMA, 8, options=said)["user"].cold == torch.int8
     with pytest.raises(ValueError, match="cache is 1,000, and the table has 999 rows"):
         tables_of(SCHEMA, 8, options={"item": {"rows": 999, "cache": 1000}})
