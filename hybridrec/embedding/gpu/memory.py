@@ -13,7 +13,6 @@ from hybridrec.embedding.hash_store import capacity_of
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
-from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
@@ -135,8 +134,7 @@ def _not_hot(table: Table, rule: RowRule | None, share: Share) -> int:
         return 0
     rows, dim = share.rows_of(table.fixed_rows), share.dim_of(table.dim)
     widths = sum(column.width(dim) for column in rule.state) if rule is not None else 0
-    kept = packed_width(dim, table.cold_dtype) * table.cold_dtype.itemsize
-    return (rows - table.cached(rows)) * (kept + widths * torch.float32.itemsize)
+    return (rows - table.cached(rows)) * (table.cold_row_bytes(dim) + widths * torch.float32.itemsize)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -20,7 +20,6 @@ from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
 from hybridrec.ops.row_cache.cache import RowCache, Sizes
-from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.ops.row_cache.runs import Run, Runs
 from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
@@ -209,8 +208,7 @@ class TieredStore(DeviceStore):
         return self.dim * self.dtype.itemsize + sum(values[:1].nbytes for values in self.states.values())
 
     def memory(self) -> dict[str, float]:
-        kept = self.table.cold_dtype
-        cold = packed_width(self.dim, kept) * kept.itemsize
+        cold = self.table.cold_row_bytes(self.dim)
         rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
         state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
         index = memory.ENTRY * len(self) + memory.SLOT * self.slots
