@@ -35,6 +35,10 @@ FEWER_SLOTS = (
     "a smaller capacity=, which evicts sooner, where='host' for the largest tables, rows of half the size with "
     "dtype=torch.bfloat16, or RowWiseAdagrad, which keeps one number per row"
 )
+SMALLER_CACHE = (
+    "a smaller cache= for the largest tables, rows of half the size with dtype=torch.bfloat16, or RowWiseAdagrad, "
+    "which keeps one number per row"
+)
 MORE_HOST = (
     "a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state, "
     "path=, a directory on a disk for cold rows, or more memory for the host or its container"

@@ -19,7 +19,7 @@ from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
-from hybridrec.ops.row_cache.cache import RowCache, Sizes
+from hybridrec.ops.row_cache.cache import MOST_ROWS, RowCache, Sizes
 from hybridrec.ops.row_cache.runs import Run, Runs
 from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
@@ -49,6 +49,11 @@ class TieredStore(DeviceStore):
         self._tier: TierClass | None = None
         self._begins = begins  # what it holds at first, in place of initial rows
         super().__init__(table, seed, device, share)
+        if len(self) > MOST_ROWS:
+            raise ValueError(
+                f"table {table.name!r} has {len(self):,} rows on {device} and its host, and a cache is for at most "
+                f"{MOST_ROWS:,} of them; spread it over more GPUs by rows, or give it where='host' in place of cache="
+            )
         if begins is not None:
             self._clock, self.rule = begins.clock, begins.rule
 
