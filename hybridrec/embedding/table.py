@@ -15,6 +15,7 @@ from hybridrec.embedding.initial import Initial, Uniform
 from hybridrec.embedding.parameters import keep, whole
 from hybridrec.embedding.policies import LRU, Admission, Eviction, MultiHash, admission_of, eviction_of
 from hybridrec.ops.pooled_lookup.reference import COMBINERS
+from hybridrec.ops.row_cache.packing import packed_width
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 COLD = (*DTYPES, torch.int8)
@@ -161,6 +162,14 @@ class Table:
     def cold_dtype(self) -> torch.dtype:
         """The type in which the host keeps rows of a table with a cache."""
         return self.cold or self.dtype
+
+    def cold_row_bytes(self, dim: int) -> int:
+        """What so many columns of a cold row take, beside its state.
+
+        >>> Table("item", dim=6, rows=1000, cache=0.2, cold=torch.int8).cold_row_bytes(6)
+        12
+        """
+        return packed_width(dim, self.cold_dtype) * self.cold_dtype.itemsize
 
     def cached(self, rows: int) -> int:
         """How many of so many rows of a table with a cache a GPU has at a time.

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from hybridrec.embedding import LFU, LRU, TTL, Constant, MinCount, MultiHash, Normal, Probability, Uniform
+from hybridrec.embedding.table import COLD
 
 VALUES = {made.__name__: made for made in (LFU, LRU, TTL, Constant, MinCount, MultiHash, Normal, Probability, Uniform)}
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in COLD}  # of tables, and of their cold rows
 
 
 def encode(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -73,7 +74,10 @@ def wide_tables(tables: list[Table], width: int) -> list[Table]:
     for table in tables:
         combiner = {name: "mean" if each == "none" else each for name, each in table.combiners.items()}
         same = set(combiner.values()) == {"sum"}
-        changes = {"dim": width, "init": Constant(), "combiner": "sum" if same else combiner}
+        changes: dict[str, Any] = {"dim": width, "init": Constant(), "combiner": "sum" if same else combiner}
+        if table.dynamic and table.path is not None:  # whose files have a directory of their own
+            folder, last = os.path.split(os.path.normpath(table.path))
+            changes["path"] = os.path.join(folder, f"wide.{last}")
         made.append(dataclasses.replace(table, name=f"wide.{table.name}", **changes))
     return made
 

@@ -171,9 +171,9 @@ def _add_rows(
     if home.cache is None:
         holder[HOST_ROOM if home.host else ROOM] += rows * size
         return
-    hot = ceil(home.cache * rows)
-    holder[[ROOM, HOST_ROOM]] += hot * (size + SLOT) + rows * ENTRY, 0 if table.on_disk else (rows - hot) * size
-    holder[[HOST, MEMORY]] += moved * size, 2 * moved * size
+    hot, cold = ceil(home.cache * rows), table.cold_row_bytes
+    holder[[ROOM, HOST_ROOM]] += hot * (size + SLOT) + rows * ENTRY, 0 if table.on_disk else (rows - hot) * cold
+    holder[[HOST, MEMORY]] += moved * cold, 2 * moved * size
 
 
 def _moved(table: TableLoad, ids: float, home: Home) -> float:

@@ -161,6 +161,7 @@ def _load(name: str, table: Table, world: int) -> TableLoad:
         cache=None if table.cache is None else table.cached(rows_each) / rows_each,
         hashed=table.hashes is not None,
         on_disk=table.path is not None,
+        cold=None if table.cold is None else table.cold_row_bytes(table.dim),
     )
 
 

@@ -54,6 +54,7 @@ class TableLoad:
     cache: float | None = None  # the share of rows that a device has at a time, if the table says so
     hashed: bool = False  # ids are spread over several rows
     on_disk: bool = False  # its cold rows are in files
+    cold: int | None = None  # bytes of a cold row beside its state, if other than on a device
 
     def __post_init__(self) -> None:
         for name in ("rows", "dim", "element"):
@@ -61,6 +62,15 @@ class TableLoad:
                 raise ValueError(f"table {self.name!r}: {name} is {getattr(self, name)}; it must be at least 1")
         if self.cache is not None and not 0 < self.cache <= 1:
             raise ValueError(f"table {self.name!r}: cache is {self.cache}; it must be a share of the rows, up to 1")
+
+    @property
+    def cold_row_bytes(self) -> int:
+        """Bytes of a cold row with its optimizer state.
+
+        >>> TableLoad("item", rows=1000, dim=8, state_per_row=4, cold=12).cold_row_bytes
+        16
+        """
+        return self.row_bytes() - (0 if self.cold is None else self.dim * self.element - self.cold)
 
     @property
     def takes_cache(self) -> bool:
@@ -194,6 +204,7 @@ def _load(table: Table, values: Mapping[str, list[Any]], rows: int, total: int, 
         cache=None if table.cache is None else table.cached(table.fixed_rows) / table.fixed_rows,
         hashed=table.hashes is not None,
         on_disk=table.path is not None,
+        cold=None if table.cold is None else table.cold_row_bytes(table.dim),
     )
 
 

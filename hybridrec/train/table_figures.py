@@ -51,7 +51,10 @@ def _where(store: Store) -> str:
 
 
 class TableFigures:
-    """Figures of all tables, of all ranks together; hit rates are those since the last time that they were taken."""
+    """Figures of all tables, of all ranks together.
+
+    Hit rates, and bytes that moved between a card and its host, are those since the last time that they were taken.
+    """
 
     def __init__(self, model: nn.Module, ranks: Ranks | None = None) -> None:
         self._stores, self._ranks = stores(model), ranks
@@ -93,8 +96,9 @@ class TableFigures:
         made: dict[str, list[float]] = {"rows": [mine], "bytes": [found.bytes * told]}
         if _counts(store):
             before, self._seen[name] = self._seen[name], _looked_up(found)
-            hits, misses = (now - then for now, then in zip(self._seen[name], before, strict=True))
+            hits, misses, moved = (now - then for now, then in zip(self._seen[name], before, strict=True))
             made["hit_rate"] = [hits, hits + misses]
+            made |= {"bytes_each_way": [moved]} if store.table.cache is not None else {}
         if store.table.dynamic:
             made["evicted"] = [found.counters.get("evicted", 0) * told]
         if norms:
@@ -109,11 +113,12 @@ def _counts(store: Store) -> bool:
     return store.table.dynamic or store.table.cache is not None
 
 
-def _looked_up(figures: StoreFigures) -> tuple[int, int]:
+def _looked_up(figures: StoreFigures) -> tuple[int, int, int]:
+    """Ids that had a row where they were looked up, those that had none, and bytes that moved for them each way."""
     found = figures.counters
     if "cold_ids" in found:
-        return found["ids"] - found["cold_ids"], found["cold_ids"]
-    return found.get("hits", 0), found.get("misses", 0)
+        return found["ids"] - found["cold_ids"], found["cold_ids"], found["bytes_each_way"]
+    return found.get("hits", 0), found.get("misses", 0), 0
 
 
 def _joined(parts: Sequence[Sequence[float]]) -> list[float]:

@@ -113,6 +113,17 @@ def test_a_table_that_one_gpu_cannot_hold_is_shown_and_drawn_with_its_hot_rows(c
     assert "GB on its host" in drawn.read_text()
 
 
+def test_cold_rows_of_a_smaller_type_take_less_of_the_host(clicks):
+    found = {}
+    for kind in ("float32", "int8"):
+        table = f'model.tables={{"id_26"={{rows=1000000,cache=0.25,cold="{kind}"}}}}'
+        words = [table, "model.dim=32", "--model", "dlrm", "--optimizer", "sgd", "--json"]
+        result = invoke(clicks, *words, cluster="1x1xH100")
+        assert result.exit_code == 0, result.output
+        found[kind] = json.loads(result.stdout)["host_memory"]
+    assert found == {"float32": [750_000 * 128], "int8": [750_000 * 36]}
+
+
 def test_more_state_needs_more_memory(clicks):
     used = [json.loads(invoke(clicks, "--optimizer", kind, "--json").stdout)["memory"] for kind in ("sgd", "adam")]
     assert sum(used[0]) < sum(used[1])

@@ -13,7 +13,7 @@ from hybridrec.models.options import decode, encode
     "value",
     [
         *(LFU(), TTL(5), MinCount(3), Probability(0.5), MultiHash(2, 10), Uniform(0.1), Normal(0.2), Constant(1.0)),
-        *(torch.float16, "lfu", 7, None),
+        *(torch.float16, torch.int8, "lfu", 7, None),
     ],
     ids=str,
 )

@@ -169,5 +169,16 @@ def test_a_cache_for_all_is_for_tables_that_can_have_it():
     options["*"] |= {"cold": torch.int8, "path": "rows"}
     found = by_name(SCHEMA, 8, options=options)
     assert {name for name, table in found.items() if table.path or table.cold} == {"user"}
+    said = {"user": {"rows": 5000, "cache": 0.5, "cold": "int8"}}  # as the command line and a saved run have it
+    assert by_name(SCHEMA, 8, options=said)["user"].cold == torch.int8
     with pytest.raises(ValueError, match="cache is 1,000, and the table has 999 rows"):
         tables_of(SCHEMA, 8, options={"item": {"rows": 999, "cache": 1000}})
+
+
+def test_first_order_weights_of_a_table_on_disk_have_a_directory_beside_it(tmp_path):
+    user, item = hr.Table("user", 8, capacity=9, path=tmp_path / "user"), hr.Table("item", 8, rows=9, cache=3, path="x")
+    wide = wide_tables([user, item], 1)
+    assert [table.path for table in wide] == [str(tmp_path / "wide.user"), "x"]
+    emb = [hr.EmbeddingCollection([table]) for table in (user, wide[0])]
+    for each, dim in zip(emb, (8, 1), strict=True):
+        assert each({"user": torch.tensor([5])}).flat.shape == (1, dim)

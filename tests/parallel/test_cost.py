@@ -159,6 +159,19 @@ def test_cold_rows_in_files_need_no_memory_of_the_host():
     assert found.phases["host link"][0] > 0
 
 
+def test_cold_rows_of_a_smaller_type_take_less_of_the_host_and_of_its_link():
+    load = work(replace(table(rows=100, dim=8, hotness=2.0), state_per_row=4, cold=12), batch_size=5)  # int8
+    whole = replace(load.tables[0], cold=None)
+    packed, usual = (
+        predict(Plan(1, (Placement("item", "table", (0,), cache=0.25),)), given, CARD)
+        for given in (load, work(whole, batch_size=5))
+    )
+    assert (packed.host_memory, usual.host_memory) == ((75 * 16,), (75 * 36,))
+    assert packed.phases["host link"][0] == pytest.approx(16 / 36 * usual.phases["host link"][0])
+    assert packed.memory == usual.memory, "hot rows are float32"
+    assert packed.phases["memory"] == usual.phases["memory"]
+
+
 def test_what_a_device_keeps_of_rows_in_tiers_is_what_it_allocates():
     assert (cost.ENTRY, cost.SLOT) == (memory.ENTRY, memory.SLOT)
 

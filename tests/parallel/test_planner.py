@@ -319,6 +319,13 @@ def test_a_device_has_room_for_the_rows_of_two_steps_of_a_table_in_tiers():
     assert (plan["even"].where, plan["even"].cache) == ("host", None)
 
 
+def test_cold_rows_of_a_smaller_type_fit_a_host_that_has_no_room_for_others():
+    small, said = replace(ONE, host_memory=5e9), replace(LARGE, cache=0.2)
+    with pytest.raises(CannotFit):
+        make_plan(work(said), small)
+    assert make_plan(work(replace(said, cold=68)), small)["large"].cache == 0.2  # int8
+
+
 def test_neither_device_nor_host_having_room_is_an_error_with_the_shortfall():
     with pytest.raises(CannotFit, match=r"GB are missing on each") as caught:
         make_plan(work(LARGE), replace(ONE, host_memory=5e9))

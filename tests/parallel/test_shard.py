@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 import hybridrec as hr
 from hybridrec.parallel import Placement, Plan, Ranks, Wire
 from hybridrec.parallel import plan as plans
-from hybridrec.parallel.shard import _check, place
+from hybridrec.parallel.shard import _check, _load, place
 from tests.parallel.jobs.sharding import Ranker
 from tests.parallel.pool import pool
 
@@ -127,6 +129,12 @@ def test_a_planned_cache_that_ranks_cannot_have_is_refused(monkeypatch, schemes,
     with pytest.raises(ValueError, match=f"Placement\\(item: row on 0-1, device, 50 % hot\\): .*{said}"):
         _check(plan, {"item": table}, 2, CARD)
     _check(plan, {"item": table}, 2, torch.device("cpu"))  # where device and host are one
+
+
+def test_what_ranks_plan_for_has_cold_rows_of_their_own_type() -> None:
+    table = hr.Table("item", 6, rows=10, cache=2)
+    loads = [_load("item", replace(table, cold=kind), 2) for kind in (None, torch.int8)]
+    assert [each.cold_row_bytes - each.state_per_row for each in loads] == [24, 12]
 
 
 def test_a_planned_cache_that_ranks_can_have_is_taken(monkeypatch) -> None:

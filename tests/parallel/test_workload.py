@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -124,3 +125,12 @@ def test_a_measured_table_has_its_cache_as_a_share_and_hashed_ones_have_none():
     found = [measure(ds, [each]).tables[0] for each in tables]
     assert [each.cache for each in found] == [0.25, None]
     assert [each.takes_cache for each in found] == [True, False]
+
+
+def test_a_measured_table_says_what_its_cold_rows_take():
+    ds = hr.data.table({"item": [1, 2, 3, 4] * 5, "click": [0, 1] * 10}, label="click", batch_size=10)
+    usual = hr.Table("item", dim=6, rows=1000, cache=250)
+    kinds = {None: 24, torch.float32: 24, torch.bfloat16: 12, torch.int8: 12}
+    for kind, size in kinds.items():
+        load = measure(ds, [replace(usual, cold=kind)]).tables[0]
+        assert (load.row_bytes(), load.cold_row_bytes) == (24, size)

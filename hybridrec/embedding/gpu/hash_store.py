@@ -223,7 +223,9 @@ class DeviceHashStore(DeviceStore):
     def drop_gone(self, ids: Tensor, slots: Tensor, count: bool = True) -> Tensor:
         """Slots of an earlier lookup, NO_ID for those that are no longer of their ids, which are counted, or not."""
         at = slots.clamp(min=0)
-        gone = (slots >= 0) & ((self.slots.ids[at] != ids) | (self.slots.touched[at] == -1))
+        touched = self.slots.touched[at]
+        there = self._live(touched) if count else touched != -1  # an expired row can still be read, not updated
+        gone = (slots >= 0) & ((self.slots.ids[at] != ids) | ~there)
         if count:
             self.dropped += gone.sum()
         return torch.where(gone, NO_ID, slots)
@@ -232,9 +234,12 @@ class DeviceHashStore(DeviceStore):
 
     def _has_row(self, live: bool) -> Tensor:
         """Which slots have a row, bool; those that have expired among them, or not."""
-        touched = self.slots.touched.long() & of.WORD
-        there = touched != of.UNSEEN
-        return there & (self._clock - touched <= self.slots.policy.lifetime) if live else there
+        return self._live(self.slots.touched) if live else (self.slots.touched.long() & of.WORD) != of.UNSEEN
+
+    def _live(self, touched: Tensor) -> Tensor:
+        """Which of these times of a last lookup, as they lie there, are those of rows that have not expired."""
+        when = touched.long() & of.WORD
+        return (when != of.UNSEEN) & (self._clock - when <= self.slots.policy.lifetime)
 
     def taken(self, live: bool = False) -> Tensor:
         """The slots int64 of such rows, on the CPU, ascending."""

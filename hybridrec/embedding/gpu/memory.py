@@ -13,7 +13,6 @@ from hybridrec.embedding.hash_store import capacity_of
 from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE
 from hybridrec.embedding.table import Table
-from hybridrec.ops.row_cache.packing import packed_width
 from hybridrec.optim.rule import RowRule
 
 PLACE = torch.int32.itemsize  # of each row, while its gradients are grouped
@@ -35,6 +34,10 @@ LESS_STATE = (
 FEWER_SLOTS = (
     "a smaller capacity=, which evicts sooner, where='host' for the largest tables, rows of half the size with "
     "dtype=torch.bfloat16, or RowWiseAdagrad, which keeps one number per row"
+)
+SMALLER_CACHE = (
+    "a smaller cache= for the largest tables, rows of half the size with dtype=torch.bfloat16, or RowWiseAdagrad, "
+    "which keeps one number per row"
 )
 MORE_HOST = (
     "a larger cache, a smaller type for cold rows such as cold=torch.int8, fewer rows=, an optimizer with less state, "
@@ -135,8 +138,7 @@ def _not_hot(table: Table, rule: RowRule | None, share: Share) -> int:
         return 0
     rows, dim = share.rows_of(table.fixed_rows), share.dim_of(table.dim)
     widths = sum(column.width(dim) for column in rule.state) if rule is not None else 0
-    kept = packed_width(dim, table.cold_dtype) * table.cold_dtype.itemsize
-    return (rows - table.cached(rows)) * (kept + widths * torch.float32.itemsize)
+    return (rows - table.cached(rows)) * (table.cold_row_bytes(dim) + widths * torch.float32.itemsize)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hybridrec.embedding.gpu import memory
 from hybridrec.embedding.gpu.capture import ROWS
 from hybridrec.embedding.gpu.cold_file import ColdFile
 from hybridrec.embedding.gpu.lane import Lane
@@ -87,7 +89,8 @@ class TierClass:
         self.stores = tuple(stores)
         first, counts = self.stores[0], [len(store) for store in self.stores]
         self.device, self.dim = first.device, first.dim
-        self.cache = RowCache.make(sum(counts), sum(store.slots for store in self.stores), self.device, first.sizes)
+        self.names = ", ".join(store.table.name for store in self.stores)
+        self.cache = self._make_cache(sum(counts), sum(store.slots for store in self.stores))
         self._held: list[_Held] = []  # rows, then state
         self._lent: dict[TieredStore, dict[str, _Held]] = {}  # by their names
         self._flights: deque[tuple[weakref.ref[Flight], _Numbered]] = deque()  # in their order
@@ -111,20 +114,32 @@ class TierClass:
         """Whether a thread of the host brings rows, on the stream of who asks for them."""
         return self._stage is not None
 
+    def _make_cache(self, rows: int, slots: int) -> RowCache:
+        size = rows * memory.ENTRY + slots * memory.SLOT
+        told = "the places of rows in two tiers", self.names, size, self.device, memory.SMALLER_CACHE
+        return memory.allocated(lambda: RowCache.make(rows, slots, self.device, self.stores[0].sizes), *told)
+
     # -- columns ------------------------------------------------------------------------------------------
 
     def _add(
         self, per_row: bool, fill: float, dtype: torch.dtype = torch.float32, kept: torch.dtype = torch.float32
     ) -> _Held:
         """A column of a type in both tiers, cold rows kept in another."""
-        shape, names = () if per_row else (self.dim,), ", ".join(store.table.name for store in self.stores)
+        shape = () if per_row else (self.dim,)
         widths = [packed_width(size, kept) for size in shape]
-        cold = self._cold((self.cache.places, *widths), fill, kept, names)
-        hot = torch.full((self.cache.slots, *shape), fill, dtype=dtype, device=self.device)
+        cold = self._cold((self.cache.places, *widths), fill, kept, self.names)
+        hot = self._hot((self.cache.slots, *shape), fill, dtype)
         made = _Held(hot, cold, per_row)
         self._held.append(made)
         self.cache.columns.append(made.column)
         return made
+
+    def _hot(self, shape: tuple[int, ...], fill: float, dtype: torch.dtype) -> Tensor:
+        what, size = "the hot optimizer state" if self._held else "the hot rows", math.prod(shape) * dtype.itemsize
+        return memory.allocated(
+            lambda: torch.full(shape, fill, dtype=dtype, device=self.device),
+            *(what, self.names, size, self.device, memory.SMALLER_CACHE),
+        )
 
     def _cold(self, shape: tuple[int, ...], fill: float, kept: torch.dtype, names: str) -> Pinned | ColdFile:
         if self._path is None:

@@ -19,8 +19,7 @@ from hybridrec.embedding.share import Share
 from hybridrec.embedding.store import WHOLE, RowData, Snapshot
 from hybridrec.embedding.table import Table
 from hybridrec.ops.philox.part import Part
-from hybridrec.ops.row_cache.cache import RowCache, Sizes
-from hybridrec.ops.row_cache.packing import packed_width
+from hybridrec.ops.row_cache.cache import MOST_ROWS, RowCache, Sizes
 from hybridrec.ops.row_cache.runs import Run, Runs
 from hybridrec.ops.row_update.triton import Drawn
 from hybridrec.optim.rule import RowRule
@@ -50,6 +49,11 @@ class TieredStore(DeviceStore):
         self._tier: TierClass | None = None
         self._begins = begins  # what it holds at first, in place of initial rows
         super().__init__(table, seed, device, share)
+        if len(self) > MOST_ROWS:
+            raise ValueError(
+                f"table {table.name!r} has {len(self):,} rows on {device} and its host, and a cache is for at most "
+                f"{MOST_ROWS:,} of them; spread it over more GPUs by rows, or give it where='host' in place of cache="
+            )
         if begins is not None:
             self._clock, self.rule = begins.clock, begins.rule
 
@@ -209,8 +213,7 @@ class TieredStore(DeviceStore):
         return self.dim * self.dtype.itemsize + sum(values[:1].nbytes for values in self.states.values())
 
     def memory(self) -> dict[str, float]:
-        kept = self.table.cold_dtype
-        cold = packed_width(self.dim, kept) * kept.itemsize
+        cold = self.table.cold_row_bytes(self.dim)
         rows = self.slots * self.dim * self.dtype.itemsize + (len(self) - self.slots) * cold
         state = sum(values[:1].nbytes for values in self.states.values()) * len(self)
         index = memory.ENTRY * len(self) + memory.SLOT * self.slots

@@ -126,10 +126,11 @@ class RowCache:
                 f"{rows:,} rows with {slots:,} slots for hot ones: there must be 1 … {MOST_ROWS:,} rows and 1 slot for "
                 "them or more, but no more than rows"
             )
-        numbers = torch.arange(rows, dtype=torch.int32, device=device)
+        directory = torch.arange(rows, dtype=torch.int32, device=device)
+        directory[slots:].neg_().add_(slots - 1)  # in place: a card may have no room for it twice
         return cls(
-            directory=torch.where(numbers < slots, numbers, slots - 1 - numbers),
-            owner=numbers[:slots].clone(),
+            directory=directory,
+            owner=directory[:slots].clone(),
             stamp=torch.full((slots,), LONG_AGO, dtype=torch.int32, device=device),
             passed=torch.zeros(-(-slots // sizes.block), dtype=torch.int32, device=device),
             lasting=torch.zeros(of.LASTING, dtype=torch.int64, device=device),

@@ -224,6 +224,30 @@ def test_late_gradients_reach_the_rows_that_were_read_or_none() -> None:
     assert one.store.counters()["dropped_gradients"] == 1
 
 
+def test_a_gradient_that_comes_when_its_row_has_expired_is_dropped_and_counted_as_on_the_host() -> None:
+    one = One(capacity=9, eviction=TTL(1))
+    cpu = hr.EmbeddingCollection([one.store.table], seed=3)
+    rows, found = hr.optim.SGD(cpu, lr=0.125), []
+    of_host = cpu, rows, lambda *ids: cpu(IdBlock.from_ragged({"user": torch.tensor(ids)})).flat
+    of_device = one.emb, one.optimizer, one
+    for _, optimizer, look in (of_host, of_device):
+        late = look(1, 2, 2)
+        optimizer.step()
+        late.sum().backward()  # of rows that are still there
+        optimizer.step()
+        late = look(3, 4, 4)
+        for _ in range(2):
+            optimizer.step()
+        late.sum().backward()
+        look(4)  # which starts anew, and takes the gradients that were meant for it before
+        optimizer.step()
+    for store in (cpu["user"], one.store):
+        data = store.export()
+        found.append((store.counters(), data.ids.tolist(), data.rows.tolist()))
+    assert found[0] == found[1]
+    assert found[1][0]["dropped_gradients"] == 1, "of id 3"
+
+
 @pytest.mark.parametrize("forget", ["clear", "erase"])
 def test_rows_that_are_forgotten_drop_their_gradients(forget: str) -> None:
     one = One(OPTIMIZERS["sgd"])

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="GPU kernels need triton")
 import hybridrec as hr
 from hybridrec.embedding import Constant, Normal, Uniform, state
 from hybridrec.embedding.dense_store import DenseStore
-from hybridrec.embedding.gpu import memory, tier_class, transfer
+from hybridrec.embedding.gpu import memory, tier_class, tiered_store, transfer
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.tier_class import TierClass, classes_of
 from hybridrec.embedding.gpu.tiered_store import TieredStore
@@ -197,6 +197,40 @@ def test_tables_of_one_dimension_are_a_class_as_far_as_it_can_number_their_rows(
     assert classes_of([a, b, c]) == [[a, c], [b]]
     monkeypatch.setattr(tier_class, "MOST_ROWS", 24)
     assert classes_of([a, b, c]) == [[a], [b], [c]]
+
+
+def test_a_table_with_more_rows_than_a_cache_can_number_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(tiered_store, "MOST_ROWS", 19)
+    told = r"table 'item' has 20 rows on .* and its host, and a cache is for at most 19 of them; spread it"
+    with pytest.raises(ValueError, match=told):
+        made()
+    TieredStore(hr.Table("item", 6, rows=20), 7, DEVICE, 4, Share(0, 2))  # of which each GPU has half
+
+
+def test_a_card_that_lacks_memory_for_hot_rows_says_how_much_and_what_there_was_stays(monkeypatch):
+    a, _, c = three()
+    tier = TierClass([a, c])
+    a.attach(RULE)
+    a.load(torch.tensor([19]), torch.ones(1, 6), {"sum": torch.full((1, 6), 2.0)})
+    expected = a.snapshot().data
+
+    def full(*size: object, **options: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tier_class.torch, "full", full)
+        told = r"the hot optimizer state of 1 table cannot fit: 32 bytes are needed on .* a, c .*smaller cache="
+        with pytest.raises(ValueError, match=told):
+            c.attach(RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),)))
+        with pytest.raises(ValueError, match="places of rows in two tiers of 1 table cannot fit: 164 bytes"):
+            TierClass(three()[::2])
+    assert len(tier.cache.columns) == 2
+    c.admit(torch.tensor([4, 0, 5], device=DEVICE))
+    found = a.snapshot().data
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.state["sum"], expected.state["sum"])
+    c.attach(RULE)
+    assert not (c.snapshot().data.state["sum"] - 0.5).any()
 
 
 def test_rows_that_are_not_trained_have_no_room_for_the_state_of_others():

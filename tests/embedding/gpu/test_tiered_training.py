@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import hybridrec as hr
 from hybridrec.embedding.gpu.group import DeviceGroup
 from hybridrec.embedding.gpu.store import DeviceStore
 from hybridrec.embedding.gpu.tiered_store import TieredStore
+from hybridrec.train.table_figures import TableFigures
 from hybridrec.types import IdBlock
 from tests.embedding.gpu.on_device import SIZES, OnDevice, ids, lists
 from tests.gpu import DEVICE, needs_gpu, wait_for_the_device
@@ -107,6 +109,25 @@ def test_steps_are_those_of_tables_on_the_device_bit_for_bit(kind: str) -> None:
         both.step()
     both.agree()
     assert all(tiered.cache.figures().moved > 0 for tiered in both.stores)
+
+
+def test_a_run_is_told_the_hit_rate_and_the_bytes_that_moved_since_it_last_asked() -> None:
+    tables = [replace(table, cache=SLOTS.get(table.name)) for table in TABLES]
+    both, emb = Both("sgd", tables), hr.EmbeddingCollection(tables, seed=3)
+    emb.adopt(both.lookup.group)
+    figures = TableFigures(emb)
+    before = dict.fromkeys(SLOTS, 0)
+    for given in (range(30, 40), range(36, 46), range(36, 46)):
+        both.tiered(few(a_list=[list(given)]))
+        wait_for_the_device()
+        counted = {name: store.counters() for name, store in both.tiered.stores.items() if name in SLOTS}
+        found = figures.take()
+        for name in SLOTS:
+            assert found[name]["bytes_each_way"] == counted[name]["bytes_each_way"] - before[name]
+            before[name] = counted[name]["bytes_each_way"]
+    assert before["a"] == 13 * 8 * 4, "6 rows of a came, 6 more, and one of d: 8 numbers each"
+    assert (found["a"]["bytes_each_way"], found["a"]["hit_rate"]) == (0, 1.0)
+    assert "bytes_each_way" not in found["b"], "all of it is on the device"
 
 
 # -- rows that are not float32 everywhere ------------------------------------------------------------------------

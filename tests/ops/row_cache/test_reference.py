@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybridrec.ops.row_cache.cache import RowCache
 from hybridrec.ops.row_cache.reference import admit, land, read
@@ -57,3 +61,25 @@ def test_rows_can_be_read_without_being_admitted() -> None:
 def test_a_cache_must_have_slots_and_no_more_than_rows(rows: int, slots: int) -> None:
     with pytest.raises(ValueError, match=f"{rows:,} rows with {slots:,} slots"):
         RowCache.make(rows, slots, CPU)
+
+
+class Allocated(TorchDispatchMode):
+    """The bytes of all tensors that are made within it; those that are made in place take none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}  # by address
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, Tensor):
+            self.sizes[found.untyped_storage().data_ptr()] = found.untyped_storage().nbytes()
+        return found
+
+
+def test_a_cache_is_made_in_the_room_that_it_keeps() -> None:
+    with Allocated() as allocated:
+        cache = RowCache.make(100_000, 20_000, CPU)
+    kept = [cache.directory, cache.owner, cache.stamp, cache.passed, cache.lasting, cache.passing]
+    assert sum(allocated.sizes.values()) == sum(each.nbytes for each in kept)
+    assert cache.directory[[0, 19_999, 20_000, 99_999]].tolist() == [0, 19_999, -1, -80_000]

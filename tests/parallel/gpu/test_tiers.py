@@ -57,6 +57,7 @@ def check(case: Case) -> None:
         ids, cold = (sum(each[what] for each in counted) for what in ("ids", "cold_ids"))
         for each in found:
             assert each["told"][name]["hit_rate"] == (ids - cold) / ids
+            assert each["told"][name]["bytes_each_way"] == sum(one["bytes_each_way"] for one in counted)
 
 
 def test_rows_in_two_tiers_with_ids_that_go_ahead_equal_one_process(tmp_path: Path) -> None:
