@@ -107,12 +107,11 @@ class GradientQueue(Generic[Held]):
     def queue(self, work: Any, tensors: tuple[Any, ...], tables: Iterable[str], lent: Iterable[Tensor] = ()) -> None:
         """Keep the gradients of a backward call until the step; `lent` must not change until then."""
         trained = {name for name in tables if name in self.handles}
-        for name in sorted(trained):
-            if self._owner(name) is None:
-                raise RuntimeError(
-                    f"a gradient has come for table {name!r}, but no row optimizer updates it; make one, such as "
-                    "hybridrec.optim.Adagrad(model, lr=0.05), or declare the table with trainable=False"
-                )
+        if orphans := [name for name in trained if self._owner(name) is None]:
+            raise RuntimeError(
+                f"a gradient has come for table {min(orphans)!r}, but no row optimizer updates it; make one, such as "
+                "hybridrec.optim.Adagrad(model, lr=0.05), or declare the table with trainable=False"
+            )
         if trained:  # a view has the version of all that views the same memory, and so tells nothing
             versions = [(part, part._version) for part in lent if not (part._is_view() or part.is_inference())]
             with self._lock:

@@ -123,11 +123,12 @@ class RowOptimizer(torch.optim.Optimizer):
         """The next step of each of these tables, by its name in their group."""
         groups = {group["name"]: group for group in self.param_groups}
         made: dict[tuple[Any, ...], RowStep] = {}  # tables with equal values share one: there may be hundreds
-        steps = {}
+        steps, last, step = {}, None, None
         for ref in refs:
             name, values = ref.name, groups[ref.name]
             key = (id(self._rules[name]), self._counts.get(name, 0), ref.handle.scale, self._read(values))
-            step = made.get(key)  # equal rules are one object
+            if key != last:  # as a rule all are the same, and to compare them takes less than to look one up
+                step, last = made.get(key), key  # equal rules are one object
             if step is None:
                 step = made[key] = self._step_of(ref, values, unscale)
             steps[ref.table] = step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,14 +50,19 @@ class LateLoss:
         self._batch: Batch | None = batch  # until it is checked
         self._there = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
         self._ready = torch.cuda.current_stream(outputs.device).record_event()
+        self._value: float | None = None  # once it is known
 
     def __float__(self) -> float:
-        self._ready.synchronize()
-        return float(self._there)
+        if self._value is None:
+            self._ready.synchronize()
+            self._value = _number(self._there)
+        return self._value
 
     def known(self) -> bool:
         """Whether nobody would have to wait for it."""
-        return self._ready.query()
+        if self._value is None and self._ready.query():
+            self._value = _number(self._there)
+        return self._value is not None
 
     def check(self, ago: int = 1) -> None:
         """Wait for the loss, of so many steps ago; LossNotFinite where it is not finite."""
@@ -65,6 +71,12 @@ class LateLoss:
         if not math.isfinite(value) and batch is not None:
             raise LossNotFinite(value, self.outputs, batch, late=ago)
         self._batch = None
+
+
+def _number(there: Tensor) -> float:
+    """What a scalar on the host holds; `float(there)` would let go of the interpreter, which others then may keep."""
+    found: Any = there.tolist()
+    return found
 
 
 class LateLosses:

@@ -23,6 +23,7 @@ from hybridrec.embedding import EmbeddingCollection
 from hybridrec.embedding.owner import groups_of
 from hybridrec.ops.dense_update.unless_finite import clear_unless_finite
 from hybridrec.optim import RowOptimizer, clip_grad_norm_
+from hybridrec.optim.bare import bare_step, drop_gradients
 from hybridrec.parallel.ranks import Ranks
 from hybridrec.train.late_loss import LateLoss, LateLosses, LossNotFinite
 from hybridrec.train.losses import Divisor, Loss, loss_of, weight_of
@@ -229,6 +230,6 @@ def update(learner: Learner) -> None:
         clip_grad_norm_(learner.model.parameters(), [] if rows is None else rows, learner.clip_norm)
     if dense is not None:
         learner.step_layers()
-        dense.zero_grad()
+        drop_gradients(dense)
     if rows is not None:
-        rows.step()
+        bare_step(rows)

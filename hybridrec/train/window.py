@@ -19,7 +19,7 @@ from hybridrec.train.stages import wait_share
 from hybridrec.train.step import Learner, StepResult
 
 TOGETHER = 32768  # rows that are taken into the metrics at once; a batch waits no longer than that
-TOGETHER_ON_A_DEVICE = 1 << 19  # where metrics cost launches, however few the rows
+TOGETHER_ON_A_DEVICE = 1 << 20  # where metrics cost launches, however few the rows
 
 
 Late = tuple[SupportsFloat, float]  # a loss that a device may still be computing, and its weight

@@ -138,15 +138,18 @@ class Batch:
     def record_stream(self, stream: torch.Stream) -> None:
         """Tell the allocator that `stream` uses this batch, as `Tensor.record_stream` does for one tensor."""
 
-        arena = self.arena
+        for tensor in self._memories():
+            tensor.record_stream(stream)  # pyright: ignore[reportArgumentType] (the stub knows no torch.Stream)
 
-        def record(tensor: Tensor) -> None:
-            if arena is None or tensor is arena or locate(tensor, arena) is None:
-                tensor.record_stream(stream)  # pyright: ignore[reportArgumentType] (the stub knows no torch.Stream)
-
-        self.map_tensors(record)
-        if arena is not None:
-            record(arena)
+    def _memories(self) -> list[Tensor]:
+        """The arena, if there is one, and the tensors that lie elsewhere."""
+        arena, found = self.arena, []
+        if arena is None:
+            self.map_tensors(found.append)
+            return found
+        storage = arena.untyped_storage()._cdata
+        self.map_tensors(lambda t: found.append(t) if t.untyped_storage()._cdata != storage else None)
+        return [arena, *found]
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
         """`move` applied to the arena once and to every tensor outside it."""

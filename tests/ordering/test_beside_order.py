@@ -102,7 +102,7 @@ def test_steps_on_batches_that_a_thread_brings_are_ordered_whose_rows_are(
     card.check()
 
 
-@pytest.mark.parametrize("wait", ["feed.py:__next__ waits", "batch.py:record records"])
+@pytest.mark.parametrize("wait", ["feed.py:__next__ waits", "batch.py:record_stream records"])
 def test_it_is_seen_where_a_thread_brings_batches_and_there_is_no_longer_what(
     card: Card, monkeypatch: pytest.MonkeyPatch, wait: str
 ) -> None:

@@ -54,6 +54,14 @@ def test_it_is_waited_for_when_it_is_asked_for_and_outlives_its_place(monkeypatc
     assert (float(found), float(found), device.waits, found.known()) == (0.5, 0.5, 1, True)
 
 
+def test_one_that_is_known_is_not_asked_for_again(monkeypatch):
+    found, device = late(monkeypatch, 0.5, done=True)
+    assert found.known()
+    device.done = False  # a stream that nobody has to ask any more
+    found.check()
+    assert (found.known(), float(found), device.waits) == (True, 0.5, 0)
+
+
 def test_those_of_the_last_steps_are_not_waited_for(monkeypatch):
     found = [late(monkeypatch, 0.5) for _ in range(AHEAD + 2)]
     losses = LateLosses()

@@ -37,7 +37,7 @@ PRODUCTS = ("mm", "addmm", "_addmm_activation")
 COPIED = ["copy_", "copy_", "copy_"]  # ids, numbers and label, into the memory that a replay reads
 GROUPING = ["pool_bags", "zeros", "count_occurrences", "list_rows", "place_occurrences", "clear_places"]
 TOLD = ["copy_", "clone", "copy_"]  # faults of ids, outputs and loss
-UPDATE = ["_foreach_add_", "update_parameters", "update_single", "update_few", "sum_chunks", "update_many"]
+UPDATE = ["update_parameters", "update_single", "update_few", "sum_chunks", "update_many"]
 NORM = ["tile_moments", "merge_moments", "normalise"]
 LOSS = ["bce_sums", "bce_total", "bce_gradient"]
 

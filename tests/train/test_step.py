@@ -156,6 +156,25 @@ def test_dense_columns_that_are_not_finite_are_named_with_what_helps(value, told
         train_step(learner, [spoilt(next(iter(ds)), value)])
 
 
+class Noting(torch.optim.SGD):
+    """Notes when its gradients are dropped, and keeps them."""
+
+    dropped = 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.dropped += 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Noting])
+def test_after_a_step_layers_have_the_gradients_that_their_optimizer_leaves(kind):
+    ds = dataset()
+    model = model_of(ds)
+    learner = Learner(model, LOSSES["bce"], kind(model.parameters(), lr=0.1), hr.optim.SGD(model, lr=0.1))
+    train_step(learner, [next(iter(ds))])
+    assert getattr(learner.dense, "dropped", 1) == 1
+    assert {part.grad is None for part in model.parameters()} == {kind is torch.optim.SGD}
+
+
 def test_groups_hold_so_many_batches_and_the_last_the_rest():
     ds = dataset(700)
     assert [len(group) for group in grouped(ds, 3)] == [3, 3, 1]

@@ -190,11 +190,13 @@ class DeviceGroup(GradientQueue[DeviceStore]):
 
         The latter goes to `take` after the replay, and keeps rows where they are.
         """
+        if not (self.tiers or self.dynamic):
+            return []
         return [each for lookup in self._lookups if (each := lookup.slots(fixed, block)) is not None]
 
     def go_on(self) -> None:
         """After a replay: rows of the block that is expected next come while it computes."""
-        for lookup in self._lookups:
+        for lookup in self._lookups if self.tiers else ():
             lookup.tiers.go_on()
 
     # -- the step -----------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ class DeviceGroup(GradientQueue[DeviceStore]):
     def _numbers(self, steps: Mapping[str, RowStep]) -> tuple[Tensor, Tensor]:
         """The numbers and keys of these steps, in memory that stays; nothing is sent where they are as they were."""
         keys = self._find_keys() if self._held >= of.LISTED else self._keys
-        lines = step_numbers(self.names, steps), step_keys(keys, self.names, steps)
+        lines = step_numbers(self.names, steps), step_keys(keys, self.names, steps) if any(keys) else None
         there = self._numbers_there, self._keys_there
         for place, (values, to) in enumerate(zip(lines, there, strict=True)):
             if values != self._lines[place]:

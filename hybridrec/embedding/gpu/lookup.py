@@ -266,9 +266,11 @@ class DeviceLookup:
 
     def _refuse(self, faults: Tensor) -> None:
         for feature, value in zip(self.features, faults.tolist(), strict=True):
+            if value == NO_FAULT:
+                continue
             store = self.group.stores[feature.table]
             table = store.table
-            if value != NO_FAULT and table.out_of_range == "error":
+            if table.out_of_range == "error":
                 self.faults.fill_(NO_FAULT)
                 row = told(value, len(store), len(store.there)) if feature.table in self.group.tiered else value
                 id = store.share.id_of(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -117,7 +118,6 @@ def test_parameters_without_gradient_rest_and_count_their_own_steps():
 
 @pytest.mark.parametrize("kind", ["adam", "adagrad with all"])
 def test_steps_that_others_count_meanwhile_are_seen(kind):
-    """Their number is kept beside the tensor that has it, which is asked only where it has changed."""
     _, plain, ours = pair(KINDS[kind])
     update = DenseUpdate(ours)
     for number in range(6):
@@ -129,6 +129,48 @@ def test_steps_that_others_count_meanwhile_are_seen(kind):
                 for state in each.state.values():
                     state["step"].fill_(50)
     same(plain, ours)
+
+
+def test_steps_are_counted_where_they_lie_when_others_have_moved_them(launches):
+    """As they are by whoever hands the state to another process; gradients stay, as those of a graph."""
+    _, plain, ours = pair(KINDS["adam"])
+    update = DenseUpdate(ours)
+    give(0, plain, ours)
+    for number in range(4):
+        plain.step()
+        update.step()
+        for state in ours.state.values() if number == 1 else ():
+            state["step"].share_memory_()
+    same(plain, ours)
+    assert len(launches) == 3
+
+
+@pytest.mark.parametrize("which", ["gradient", "state"])
+def test_tensors_that_take_the_place_of_others_are_seen_where_all_else_stays(which):
+    _, plain, ours = pair(KINDS["adam"])
+    update = DenseUpdate(ours)
+    give(0, plain, ours)
+    for number in range(4):
+        for each in (plain, ours) if number == 2 else ():
+            last = parameters(each)[-1]
+            if which == "gradient":
+                last.grad = torch.full_like(last, 0.5)
+            else:
+                each.state[last]["exp_avg"] = torch.full_like(last, 0.5)
+        plain.step()
+        update.step()
+    same(plain, ours)
+
+
+def test_gradients_of_a_step_are_not_kept_for_the_next():
+    _, _, ours = pair(KINDS["adam"])
+    update = DenseUpdate(ours)
+    for number in range(3):
+        give(number, ours)
+        update.step()
+    kept = [weakref.ref(each.grad) for each in parameters(ours)]
+    ours.zero_grad()
+    assert [each() for each in kept] == [None] * len(SHAPES)
 
 
 def test_a_rule_that_comes_to_depend_on_the_step_finds_how_many_were_done():
