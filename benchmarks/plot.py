@@ -1,6 +1,6 @@
 """The picture of `data.py`: rows/s beside Arrow, beside the peers, and memory over time.
 
-python benchmarks/plot.py benchmarks/results/data-2026-11-15.json docs/images/data.svg
+python benchmarks/plot.py benchmarks/results/data-2026-11-19.json docs/images/data.svg
 """
 
 from __future__ import annotations
