@@ -51,26 +51,32 @@ def weigh_bags(
     inside = live[:, None] & (columns[None, :] < D)
     place = bags[:, None] * stride + column - shift + columns[None, :]
     g = tl.load(grad + place, mask=inside, other=0.0)
-    scale = tl.full([BAGS], 1.0, tl.float32)
-    along = tl.zeros([BAGS], tl.float32)
+    scale = tl.full([BAGS, 1], 1.0, tl.float32)
+    along = tl.zeros([BAGS, 1], tl.float32)
     if combiner > 0:  # mean or sqrtn
         y = tl.load(pooled + place, mask=inside, other=0.0)
-        along = tl.sum(g * y, 1) / tl.load(line + of.GROUP).to(tl.float32)
-        scale = tl.load(scales + feature.to(tl.int64) * batch + bags, mask=live, other=0.0)
+        along = tl.sum(g * y, 1)[:, None] / tl.load(line + of.GROUP).to(tl.float32)
+        scale = tl.load(scales + feature.to(tl.int64) * batch + bags, mask=live, other=0.0)[:, None]
     if MAX:
         kept = winners + tl.multiple_of(tl.load(line + of.WINNERS), ALIGN) + bags[:, None] * D + columns[None, :]
         won = tl.load(kept, mask=inside, other=-1)
-    for j in range(0, tl.max(length)):
-        there = length > j
-        id = tl.load(values + begin + j, mask=there, other=0)
-        known = there & (id >= 0) & (id < size)
-        x = tl.load(rows + id[:, None] * D + columns[None, :], mask=known[:, None] & (columns[None, :] < D), other=0.0)
-        product = g * x.to(tl.float32)
-        if MAX:
-            product = tl.where(won == j, product, 0.0)
-        weight = tl.load(weights + begin + j, mask=there, other=0.0)
+    longest = tl.max(length)
+    for start in range(0, longest, WIDTH):
+        found = tl.zeros([BAGS, WIDTH], tl.float32)  # g·x of as many ids as a row has numbers: a column for each
+        for j in range(start, tl.minimum(start + WIDTH, longest)):
+            id = tl.load(values + begin + j, mask=length > j, other=0)
+            known = (length > j) & (id >= 0) & (id < size)
+            read = known[:, None] & (columns[None, :] < D)
+            x = tl.load(rows + id[:, None] * D + columns[None, :], mask=read, other=0.0)
+            product = g * x.to(tl.float32)
+            if MAX:
+                product = tl.where(won == j, product, 0.0)
+            found = tl.where(columns[None, :] == j - start, tl.sum(product, 1)[:, None], found)
+        places = begin[:, None] + start + columns[None, :]
+        there = start + columns[None, :] < length[:, None]
+        weight = tl.load(weights + places, mask=there, other=0.0)
         away = tl.where(combiner == of.SQRTN, along * scale * weight, along)
-        tl.store(result + begin + j, scale * (tl.sum(product, 1) - away), mask=there)
+        tl.store(result + places, scale * (found - away), mask=there)
 
 
 def weight_gradient(looked: Any, pooled: Tensor) -> Tensor:
