@@ -13,6 +13,7 @@ import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 IN_ORDER = INTERPRETED and not os.environ.get("HYBRIDREC_INTERLEAVED")  # whether programs run one after another
+SANITIZED = os.environ.get("HYBRIDREC_SANITIZED") == "1"  # as tests/sanitized_gpu.py sets it
 DEVICE = torch.device("cpu") if INTERPRETED else torch.device("cuda", 0)
 
 needs_gpu = [
@@ -25,6 +26,19 @@ needs_gpu = [
         reason="needs a CUDA device, or TRITON_INTERPRET=1 as tests/test_interpreted.py sets it",
     ),
 ]
+
+
+captures = pytest.mark.skipif(
+    INTERPRETED or SANITIZED,
+    reason="graphs are of CUDA, and nothing is allocated anew while one is captured, as it is under the sanitizer",
+)
+
+
+def scaled(few: int, many: int) -> int:
+    """A size of a test: `few` under the interpreter, `many` on a card, and between them under the sanitizer."""
+    if INTERPRETED:
+        return few
+    return max(few, many // 50) if SANITIZED else many
 
 
 def wait_for_the_device() -> None:
@@ -57,5 +71,19 @@ def quicken_the_interpreter() -> None:
         interpreter.interpreter_builder.options = dataclasses.replace(options, sanitize_overflow=False)
 
 
+def let_numbers_be_indices() -> None:
+    """Triton 3.6 makes an index of an array that has one number, which numpy no longer does."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 if INTERPRETED:
     quicken_the_interpreter()
+    let_numbers_be_indices()

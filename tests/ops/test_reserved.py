@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hybridrec.ops.reserved import Column, HostPages, Whole, grow_all
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, INTERPRETED, captures, needs_gpu
 from tests.ops.taken import Taken, mapped
 
 pytestmark = needs_gpu
@@ -94,7 +94,7 @@ def test_memory_of_a_card_goes_with_the_last_tensor_of_a_column(monkeypatch: pyt
     assert (taken.bytes, mapped(address)) == (0, False)
 
 
-@on_a_card
+@captures
 def test_a_graph_is_whole_though_a_column_goes_while_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     taken, number = Taken(monkeypatch), torch.zeros((), device=DEVICE)
     column = Column(MANY, (64,), torch.float32, DEVICE)

@@ -14,7 +14,7 @@ from hybridrec.ops.hash_index import reference, triton
 from hybridrec.ops.hash_index.lines import of
 from hybridrec.ops.hash_index.spans import Spans, of_counts
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, needs_gpu, scaled
 
 pytestmark = needs_gpu
 
@@ -199,7 +199,7 @@ def test_each_span_has_its_own_table_and_one_without_an_index_has_slots_for_ids(
 
 @pytest.mark.parametrize("load", [0.75, 0.95, 1.0])
 def test_an_index_holds_what_it_was_made_for(load: float) -> None:
-    rows = 400 if INTERPRETED else 2_000_000
+    rows = scaled(400, 2_000_000)
     torch.manual_seed(0)
     ids = torch.randint(LEAST, MOST, (rows,), device=DEVICE).unique()
     slots, spans = torch.randperm(len(ids), device=DEVICE), of_counts([len(ids)], [0], DEVICE)
@@ -251,7 +251,7 @@ def test_ids_are_found_and_erased_wherever_they_are_while_entries_move() -> None
     assert int(both.lacking) == 0
 
 
-@settings(max_examples=15 if INTERPRETED else 200)
+@settings(max_examples=scaled(15, 200))
 @given(st.data())
 def test_an_index_is_a_dict_whatever_comes_and_goes(data: st.DataObject) -> None:
     buckets = data.draw(st.integers(1, 4))

@@ -19,7 +19,7 @@ from hybridrec.ops.hash_rows import triton_lowest, triton_rows, triton_wanted
 from hybridrec.ops.hash_rows.lines import of
 from hybridrec.ops.hash_rows.triton_rows import HashRows, Policy, TableSlots
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, INTERPRETED, needs_gpu, scaled
 from tests.ops.hash_rows.both import Both, table, there
 
 pytestmark = needs_gpu
@@ -359,7 +359,7 @@ def test_counters_of_ids_that_share_them_are_never_too_low() -> None:
 
 def test_ids_that_come_many_at_a_time_race_for_nothing() -> None:
     """On a card thousands of programs want the same few ids, claim the same buckets, and evict beside each other."""
-    few, many, steps = (30, 90, 3) if INTERPRETED else (50_000, 400_000, 6)
+    few, many, steps = scaled(30, 50_000), scaled(90, 400_000), scaled(3, 6)
     both = Both(
         table(few), table(few // 3, "item", eviction=LFU(), admission=MinCount(2)), table(few, "ad", eviction=None)
     )
@@ -383,7 +383,7 @@ def test_the_first_position_of_an_id_counts_whoever_claims_its_place_first() -> 
 
 
 def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
-    few, many, steps = (20, 60, 3) if INTERPRETED else (20_000, 300_000, 6)
+    few, many, steps = scaled(20, 20_000), scaled(60, 300_000), scaled(3, 6)
     pair = [HashRows.empty([Policy(few, "lfu")], DEVICE) for _ in range(2)]
     generator = torch.Generator().manual_seed(4)
     for turn in range(steps):  # half the capacity at a time, most of them new, so that others go
@@ -397,7 +397,7 @@ def test_two_tables_that_see_the_same_ids_give_the_same_slots() -> None:
     assert not any(int(rows.standing[0, of.FAULTS]) for rows in pair)
 
 
-@settings(max_examples=8 if INTERPRETED else 200)
+@settings(max_examples=scaled(8, 200))
 @given(st.data())
 def test_whatever_comes_the_device_does_what_the_host_does(data: st.DataObject) -> None:
     eviction, admission = data.draw(st.sampled_from(EVICTIONS)), data.draw(st.sampled_from(ADMISSIONS))

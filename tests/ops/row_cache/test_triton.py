@@ -17,7 +17,7 @@ from hybridrec.ops.row_cache.triton import admit, land, read, write
 from hybridrec.ops.row_update.reference import update_rows
 from hybridrec.optim.rule import RowRule, RowStep, StateColumn
 from hybridrec.types.id_block import NO_ID
-from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, captures, needs_gpu, scaled
 from tests.ops.row_cache.caches import SMALL, contents, made, same_bits, sound
 
 if INTERPRETED:
@@ -183,9 +183,10 @@ def test_programs_may_run_at_once_and_in_any_order(seed: int, monkeypatch: pytes
 def test_large_batches_that_share_rows_equal_a_hot_table_bit_for_bit() -> None:
     torch.manual_seed(0)
     rule = RowRule("rowwise_adagrad", (StateColumn("sum", per_row=True),))
-    values = [numbers(1_000_000, 32), torch.zeros(1_000_000)]
-    cache = made(1_000_000, 400_000, values, DEVICE, Sizes())  # three batches have 342,000 rows
-    trained_alike(cache, values, rule, [batch(200_000, 1_000_000).unique() for _ in range(30)])
+    rows, ids = scaled(60, 1_000_000), scaled(12, 200_000)
+    values = [numbers(rows, 32), torch.zeros(rows)]
+    cache = made(rows, 2 * ids, values, DEVICE, Sizes())  # of a million rows three batches have 342,000
+    trained_alike(cache, values, rule, [batch(ids, rows).unique() for _ in range(scaled(6, 30))])
 
 
 def trained_alike(cache: RowCache, values: list[Tensor], rule: RowRule, batches: list[Tensor]) -> None:
@@ -207,7 +208,7 @@ def trained_alike(cache: RowCache, values: list[Tensor], rule: RowRule, batches:
     assert all(same_bits(contents(cache, n), column) for n, column in enumerate(hot))
 
 
-@pytest.mark.skipif(INTERPRETED, reason="graphs are of CUDA")
+@captures
 def test_an_admission_can_be_replayed_as_a_graph() -> None:
     torch.manual_seed(0)
     values = numbers(ROWS, 8)

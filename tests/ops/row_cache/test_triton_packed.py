@@ -14,7 +14,7 @@ from hybridrec.ops.row_cache import reference
 from hybridrec.ops.row_cache.cache import RowCache, Sizes
 from hybridrec.ops.row_cache.packing import draws_of, pack, unpack
 from hybridrec.ops.row_cache.triton import admit, land, read, write
-from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu
+from tests.gpu import DEVICE, IN_ORDER, INTERPRETED, needs_gpu, scaled
 from tests.ops.row_cache.caches import SMALL, contents, made, sound
 
 pytestmark = needs_gpu
@@ -109,10 +109,11 @@ def test_bytes_that_moved_are_those_of_packed_rows_and_of_their_state() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_large_batches_leave_each_row_within_a_step_of_what_it_was(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    values = torch.randn(1_000_000, 32)
-    cache = made(1_000_000, 200_000, [values], DEVICE, Sizes(), dtype)
-    for _ in range(30):
-        rows = (torch.rand(200_000) ** 3 * 1_000_000).long().unique().to(DEVICE)
+    count, ids = scaled(60, 1_000_000), scaled(12, 200_000)
+    values = torch.randn(count, 32)
+    cache = made(count, ids, [values], DEVICE, Sizes(), dtype)
+    for _ in range(scaled(6, 30)):
+        rows = (torch.rand(ids) ** 3 * count).long().unique().to(DEVICE)
         slots, number = admit(cache, rows)
         found, expected = cache.columns[0].hot[slots], values.to(DEVICE)[rows]
         assert bool(((found - expected).abs() <= 0.009 * expected.abs().amax(1, keepdim=True)).all())
