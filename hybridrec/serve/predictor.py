@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ def load(folder: str | os.PathLike[str], *, verify: bool = True) -> Predictor:
     if verify:
         manifest.verify(path, found)
     collections = [_collection(path, entry) for entry in found.collections]
-    program = torch.export.load(path / "dense.pt2").module()
-    return Predictor(found, Schema.load(path / "schema.json"), collections, program)
+    return Predictor(found, Schema.load(path / "schema.json"), collections, _program(path / "dense.pt2"))
 
 
 def _collection(folder: Path, entry: CollectionEntry) -> EmbeddingCollection:
@@ -50,6 +50,12 @@ def _collection(folder: Path, entry: CollectionEntry) -> EmbeddingCollection:
     for table in entry.tables:
         table_file.fill(made[table.declared["name"]], folder / table.file)
     return made.eval()
+
+
+def _program(path: Path) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given buffer is not writable")  # torch 2.11 tells itself, when it loads
+        return torch.export.load(path).module()
 
 
 def _check(parts: list[np.ndarray], batch: Batch) -> None:

@@ -22,7 +22,7 @@ def rows_with_gradients() -> tuple[hr.optim.RowOptimizer, torch.nn.Module]:
 
 def test_a_step_is_that_of_the_optimizer_and_profilers_see_none():
     (bare, one), (usual, other) = rows_with_gradients(), rows_with_gradients()
-    with profile(activities=[ProfilerActivity.CPU]) as seen:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as seen:
         bare_step(bare)
         drop_gradients(torch.optim.SGD(one.parameters(), lr=0.1))
     usual.step()
