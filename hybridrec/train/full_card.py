@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridrec.embedding import Table
 from hybridrec.embedding.owner import groups_of
+from hybridrec.train.bf16 import computes_in_bf16
 from hybridrec.train.step import Learner
 
 NAMED = 3  # tables, the largest
@@ -26,17 +27,17 @@ def full_card(learner: Learner, error: torch.OutOfMemoryError) -> str:
     state = _bytes(values for store in there for values in store.states.values())
     of_torch = [store for store in there if not store.table.dynamic]  # those that grow have memory of the driver
     held = _bytes(values for store in of_torch for values in (store.there, *store.states.values()))
+    helps = _helps([store.table for store in there], layers_in_float32=not learner.bf16 and computes_in_bf16(device))
     total, rest = torch.cuda.mem_get_info(device)[1], torch.cuda.memory_reserved(device) - held
     return (
         f"{device} has no memory left for a batch. Of its {total:,} bytes, rows of tables have {rows:,}, their "
         f"optimizer state {state:,}, and {max(0, rest):,} are for batches, vectors with their gradients, layers and "
-        f"CUDA graphs. What helps: {'; '.join(_helps([store.table for store in there], learner.bf16))}. torch says: "
-        f"{error}"
+        f"CUDA graphs. What helps: {'; '.join(helps)}. torch says: {error}"
     )
 
 
-def _helps(tables: Sequence[Table], bf16: bool) -> Iterator[str]:
-    """What can be done, less what is done already."""
+def _helps(tables: Sequence[Table], layers_in_float32: bool) -> Iterator[str]:
+    """What can be done, less what is done already; `layers_in_float32` says that layers could compute in half of it."""
     yield "smaller batches"
     if fixed := _largest((table, _hot(table)) for table in tables if table.rows is not None):
         named = ", ".join(f"{table.name} has {hot:,} rows there" for table, hot in fixed)
@@ -45,7 +46,7 @@ def _helps(tables: Sequence[Table], bf16: bool) -> Iterator[str]:
         yield f"a smaller capacity= for {table.name}, which may have {most:,} rows"
     if any(table.dtype == torch.float32 for table in tables):
         yield "rows of half the size with dtype=torch.bfloat16"
-    if not bf16:
+    if layers_in_float32:
         yield "TrainOptions(bf16=True), on the command line train.bf16=true, which halves what layers keep"
 
 

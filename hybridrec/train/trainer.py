@@ -19,6 +19,7 @@ from hybridrec.data.frame import check_alike
 from hybridrec.data.schema import Schema
 from hybridrec.metrics import MetricSet
 from hybridrec.parallel.watch import guarded
+from hybridrec.train.bf16 import check_bf16
 from hybridrec.train.cache_choice import CacheChoice, first_of
 from hybridrec.train.callbacks import Callback, Callbacks
 from hybridrec.train.environment import environment
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from hybridrec.server.placing import GivenServers
 
 log = logging.getLogger("hybridrec.train")
-BF16_FROM = 8  # the compute capability of the first cards that have products of bfloat16
 
 
 class Trainer:
@@ -332,19 +332,6 @@ class Trainer:
         except Exception:
             log.exception("no report was written to %s", self.run.path)
             return None
-
-
-def check_bf16(device: torch.device) -> None:
-    """Refuse a card that does not compute in bfloat16."""
-    if device.type != "cuda" or torch.version.hip:  # all cards of AMD that torch knows do
-        return
-    major, minor = torch.cuda.get_device_capability(device)  # of this card, which need not be the current one
-    if major < BF16_FROM:
-        name = torch.cuda.get_device_name(device)
-        raise ValueError(
-            f"TrainOptions.bf16 is true, but {name} (compute capability {major}.{minor}) does not compute in bfloat16, "
-            f"cards from {BF16_FROM}.0 on do; leave it out"
-        )
 
 
 def compile_model(model: nn.Module, how: bool | str) -> None:

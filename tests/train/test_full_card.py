@@ -44,6 +44,7 @@ def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
     monkeypatch.setattr(full_card, "groups_of", lambda model: [("", SimpleNamespace(stores=stores))])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 50_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 42_320)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD)
     said = full_card.full_card(learner, torch.OutOfMemoryError("no room for 1.18 GiB"))
     for part in (
@@ -57,13 +58,15 @@ def test_rows_state_and_the_rest_are_told_apart(monkeypatch):
         assert part in said
 
 
-def test_only_what_can_be_done_is_said_to_help(monkeypatch):
+@pytest.mark.parametrize(("bf16", "capability"), [(True, (9, 0)), (False, (7, 5))])
+def test_only_what_can_be_done_is_said_to_help(bf16, capability, monkeypatch):
     hashed = hr.Table("hashed", dim=4, hashes=hr.embedding.MultiHash(2, 50), dtype=torch.bfloat16)
     stores = {"hashed": SimpleNamespace(table=hashed, there=on_card(50, 4), states={})}
     monkeypatch.setattr(full_card, "groups_of", lambda model: [("", SimpleNamespace(stores=stores))])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 50_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 42_320)
-    learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD, bf16=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    learner = Learner(torch.nn.Linear(1, 1), LOSSES["bce"], device=CARD, bf16=bf16)
     said = full_card.full_card(learner, torch.OutOfMemoryError("no room for 1.18 GiB"))
     assert said.endswith("What helps: smaller batches. torch says: no room for 1.18 GiB")
 
