@@ -18,7 +18,10 @@ namespace hybridrec {
 class DenseWriter {
  public:
   DenseWriter(const std::vector<DenseField>& fields, const Chunks& chunks, const int64_t widths[3])
-      : fields_(fields), widths_(widths), order_(kRows) {
+      : fields_(fields),
+        widths_(widths),
+        run_rows_(std::clamp<int64_t>(kBytes / sizeof(float) / std::max<int64_t>(all_of(widths), 1), 1, kRows)),
+        order_(kRows) {
     for (int m = 0; m < 3; ++m) blocks_[m].resize(kRows * widths[m]);
     std::iota(order_.begin(), order_.end(), 0);
     for (const DenseField& field : fields) {
@@ -35,13 +38,16 @@ class DenseWriter {
   }
 
  private:
-  static constexpr int64_t kRows = 512;
+  static constexpr int64_t kRows = 512;        // of a block, at most
+  static constexpr int64_t kBytes = 32 << 10;  // of one whose rows are neighbours: it stays in the nearest cache
+
+  static int64_t all_of(const int64_t widths[3]) { return widths[0] + widths[1] + widths[2]; }
 
   bool write_runs(const RowChoice& rows, float* const matrices[3], Fault& fault) {
     int64_t at = 0;
     for (const Run& run : rows.runs)
-      for (int64_t start = run.start; start < run.stop; start += kRows) {
-        const int64_t n = std::min(run.stop - start, kRows);
+      for (int64_t start = run.start; start < run.stop; start += run_rows_) {
+        const int64_t n = std::min(run.stop - start, run_rows_);
         const auto fill = [&](size_t f, float* out) {
           return cells_[f].run(run.chunk, start, start + n, out, width(f));
         };
@@ -85,6 +91,7 @@ class DenseWriter {
 
   const std::vector<DenseField>& fields_;
   const int64_t* widths_;
+  const int64_t run_rows_;  // of a block, where rows are neighbours
   std::vector<Cells<float>> cells_;
   std::vector<float> blocks_[3];
   std::vector<uint32_t> order_;  // 0, 1, 2, ...: rows of a block lie as they are gathered
