@@ -124,12 +124,21 @@ def certificate(folder: Path, name: str = "server", days: int = 2) -> tuple[Path
     names.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(key)]
     _openssl("req", "-new", *curve, "-out", str(request), "-subj", "/CN=localhost")
-    signed = ["-signkey", str(key), "-days", str(days), "-extfile", str(names), "-out", str(cert)]
+    signed = ["-signkey", str(key), *_valid(days), "-extfile", str(names), "-out", str(cert)]
     _openssl("x509", "-req", "-in", str(request), *signed)
     return cert, key
 
 
-def _openssl(*arguments: str) -> None:
+def _valid(days: int) -> list[str]:
+    """The option for so many days; from 3.4 on openssl wants dates where they are over."""
+    if days < 0 and b"-not_after" in _openssl("x509", "-help"):
+        return ["-not_before", "20200101000000Z", "-not_after", "20200102000000Z"]
+    return ["-days", str(days)]
+
+
+def _openssl(*arguments: str) -> bytes:
+    """What it says."""
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl to make certificates with")
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    done = subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    return done.stdout + done.stderr
