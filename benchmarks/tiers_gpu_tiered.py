@@ -28,7 +28,7 @@ COMPARED = 8  # steps after which losses and rows must be the same, as far as th
 CLOSE = 1e-3
 APART = 2e-3  # numbers of rows begin within 0.05, and a step takes them by 0.03
 WATCHED = 1_024  # rows of a table
-CHANCE = 0.05  # of them all: of runs alike 92 to 1,015 of 32,768 were others
+FEW = 4  # of them, of all tables
 
 
 class Ran(NamedTuple):
@@ -109,15 +109,13 @@ def some_rows(emb: Any) -> dict[str, Tensor]:
 def check(ran: Ran, wanted: Ran, again: Ran) -> None:
     """Losses are as close, and about as many rows the same, as of two runs with all rows on the card.
 
-    Where gradients nearly cancel, rounding decides the sign of an update, and so all of a row that is seldom used. What
-    moves all logits of a batch together decides it for many rows at once, so of some pairs of runs ten times as many
-    rows differ as of others. (Tests compare the rows of both to the bit, over sums that are exact.)
+    Where gradients nearly cancel, rounding decides the sign of an update, and so all of a row that is seldom used.
+    (Tests compare the rows of both to the bit, over sums that are exact.)
     """
     gap, usual_gap = apart(ran, wanted), apart(again, wanted)
     assert gap <= max(CLOSE, 2 * usual_gap), f"losses differ by {gap:.2g}: {ran.losses}, {wanted.losses}"
     found, usual = others(ran, wanted), others(again, wanted)
-    most = 2 * usual + CHANCE * rows_of(ran)
-    assert found <= most, f"{found} of {rows_of(ran)} rows are others; of two runs alike {usual} are"
+    assert found <= 2 * usual + FEW, f"{found} of {rows_of(ran)} rows are others; of two runs alike {usual} are"
 
 
 def apart(ran: Ran, wanted: Ran) -> float:
