@@ -34,6 +34,9 @@ captures = pytest.mark.skipif(
 )
 
 
+not_sanitized = pytest.mark.skipif(SANITIZED, reason="it has the driver say what is wrong, which the sanitizer reports")
+
+
 def scaled(few: int, many: int) -> int:
     """A size of a test: `few` under the interpreter, `many` on a card, and between them under the sanitizer."""
     if INTERPRETED:

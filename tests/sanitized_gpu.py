@@ -13,11 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TOOLS = ("memcheck", "racecheck")
 FOUND = 99  # what the tool ends with where it found something
-OPTIONS = {
-    "memcheck": ["--report-api-errors", "no"],  # tests ask for more memory than there is, and see that it is told
-    "racecheck": [],
-}
 USUAL = [  # which launch all kernels that there are
     "tests/ops",
     "tests/embedding/gpu/test_training.py",
@@ -44,9 +41,9 @@ def main() -> int:
     environment = {**os.environ, "HYBRIDREC_SANITIZED": "1", **apart}
     tests = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *(sys.argv[1:] or USUAL)]
     subprocess.run(tests, cwd=ROOT, env=environment, check=True)  # compiles the kernels, which the tool would slow down
-    for check, options in OPTIONS.items():
+    for check in TOOLS:
         print(f"{check}:", flush=True)
-        command = [tool, "--tool", check, *options, "--error-exitcode", str(FOUND), "--print-limit", "5", *tests]
+        command = [tool, "--tool", check, "--error-exitcode", str(FOUND), "--print-limit", "5", *tests]
         if status := subprocess.run(command, cwd=ROOT, env=environment).returncode:
             return status
     return 0

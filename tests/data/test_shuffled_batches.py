@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import hybridrec as hr
 from tests.data.oracle import expected_rows, rows_of, same
@@ -59,6 +60,24 @@ def test_rows_keep_their_values_whatever_their_types_and_nulls(batch_size, tmp_p
     assert (sorted(order), order == sorted(order)) == (list(range(ROWS)), False)
     expected = expected_rows(table.to_pylist(), schema)
     assert all(same(row, expected[i]) for i, row in zip(order, rows, strict=True))
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("width", [16, 17, 300, 9000])  # a block of neighbouring rows has 512, 481, 27 and 1 of them
+def test_wide_rows_keep_their_values_in_blocks_of_few_rows(width, shuffled):
+    rows = {16: 1100, 17: 1100, 300: 70, 9000: 5}[width]
+    numbers = np.arange(rows * width, dtype=np.float32)
+    whole, less = (pa.FixedSizeListArray.from_arrays(pa.array(each), width) for each in (numbers, numbers * 2))
+    table = pa.table({"row": range(rows), "whole": whole, "less": pa.array([*less.to_pylist()[:-1], None], less.type)})
+    for names in (["row", "whole"], ["row", "whole", "less"]):  # as it lies in memory, and beside another
+        ds = hr.data.table(table.select(names), batch_size=rows * 3 // 4)
+        ds = ds.with_schema(ds.schema.edit("less", default=[7.0] * width) if "less" in names else ds.schema)
+        batches = list(ds.shuffle(seed=1, rows=rows) if shuffled else ds)
+        order = torch.cat([batch.ids["row"].values for batch in batches])
+        assert (order.sort().values.tolist(), order.tolist() == list(range(rows))) == (list(range(rows)), not shuffled)
+        expected = np.stack([numbers.reshape(rows, width), 2 * numbers.reshape(rows, width)], 1)[:, : len(names) - 1]
+        expected[-1, 1:] = 7.0
+        assert np.array_equal(torch.cat([batch.dense for batch in batches]), expected.reshape(rows, -1)[order])
 
 
 def test_columns_of_empty_lists_alone_keep_their_place_beside_others():

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hybridrec.ops.reserved import Column, HostPages, Whole, grow_all
-from tests.gpu import DEVICE, INTERPRETED, captures, needs_gpu
+from tests.gpu import DEVICE, INTERPRETED, captures, needs_gpu, not_sanitized
 from tests.ops.taken import Taken, mapped
 
 pytestmark = needs_gpu
@@ -79,6 +79,7 @@ def test_pages_of_the_host_go_with_the_last_tensor_of_them() -> None:
 
 
 @on_a_card
+@not_sanitized
 def test_memory_of_a_card_goes_with_the_last_tensor_of_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = Taken(monkeypatch)
     column = Column(MANY, (64,), torch.float32, DEVICE)
@@ -113,6 +114,7 @@ def test_a_graph_is_whole_though_a_column_goes_while_it_is_captured(monkeypatch:
 
 
 @on_a_card
+@not_sanitized
 def test_memory_that_torch_holds_for_later_is_given_to_a_column() -> None:
     free, total = torch.cuda.mem_get_info(DEVICE)
     held = torch.empty(free - 2**30, dtype=torch.uint8, device=DEVICE)

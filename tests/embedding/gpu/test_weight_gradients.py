@@ -71,6 +71,18 @@ def test_they_are_those_of_the_cpu_and_rows_take_their_step_as_well():
         pair.agree()
 
 
+@pytest.mark.parametrize("dim", [1, 2, 5])
+def test_bags_may_have_more_ids_than_a_row_has_numbers(dim):
+    torch.manual_seed(3)
+    kinds = KINDS[:-1]  # those that are pooled
+    pair = made([hr.Table("a", dim=dim, rows=9, features=kinds, combiner={kind: kind for kind in kinds})])
+    given = {kind: lists(9, 20, 6) for kind in kinds[1:]} | {"sum": ids(9, 6, 16)}  # 16: a whole number of rows of 8
+    expected, got = gradients(pair, weighted(given))
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+    pair.step()
+    pair.agree()
+
+
 @pytest.mark.parametrize("parts", [slice(0, 1), slice(1, None)])
 def test_an_output_without_a_gradient_gives_none(parts):
     torch.manual_seed(1)
